@@ -53,7 +53,21 @@ BITING = {  # what else a type needs so that every setting of its row changes so
     "granite": SCALES,
     "mellum": BIASED | {"norm_topk_prob": False},
     "smollm3": {"no_rope_layers": [1, 0, 1, 0], "sliding_window": None},
-    "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1], [["local"], 2]], "window_size": 6},
+    "ctrl": {"layer_norm_epsilon": 1e-6},
+    "xglm": {"pad_token_id": 9},
+    "mpt": {"attn_config": {"clip_qkv": 1.5, "softmax_scale": 0.2}},
+    "dbrx": lambda sizes: {"attn_config": {"kv_n_heads": sizes.get("num_key_value_heads", 2), "clip_qkv": 1.5,
+        "rope_theta": 500.0}, "ffn_config": {"ffn_hidden_size": sizes["moe_intermediate_size"], "moe_num_experts":
+        sizes["num_experts"], "moe_top_k": 2}},
+    "gpt_neox_japanese": {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0,
+                                              "partial_rotary_factor": 0.5}},
+    "phimoe": BIASED | {"lm_head_bias": True, "router_jitter_noise": 0.2},
+    "nanochat": BIASED | {"final_logit_softcapping": 5.0},
+    "diffllama": lambda sizes: BIASED | {"num_key_value_heads": sizes.get("hidden_size", 32) // 16},
+    **dict.fromkeys(("granite_swa", "granitemoe_swa"), BIASED | SCALES | {"layer_rope_theta": [500.0, 0, 1e4, 500]}),
+    "flint": BIASED | {"norm_topk_prob": True, "mlp_only_layers": [1]},
+    "axk1": LATENT | {"mlp_layer_types": ["dense", "sparse", "dense", "sparse"]},
     "cwm": {"bos_token_id": 0},
     "ernie4_5": {"use_bias": True},
     "stablelm": {"use_qkv_bias": True},
@@ -87,9 +101,10 @@ BITING = {  # what else a type needs so that every setting of its row changes so
 
 def save(kind, sizes, biting=True):
     """transformers' random model of a type, and a folder that holds it; every setting of its row changes something."""
-    usual = transformers.AutoConfig.for_model(kind).to_dict()
-    own = BITING.get(kind, {}) if biting else {}
+    config = transformers.AutoConfig.for_model(kind)
+    usual, own = config.to_dict(), BITING.get(kind, {}) if biting else {}
     settings = {name: value for name, value in ({"num_hidden_layers": 4} | sizes).items() if name in usual}
+    settings |= {other: settings[name] for other, name in config.attribute_map.items() if name in settings}
     if (
         "max_window_layers" in usual
         or not usual.get("sliding_window")
@@ -237,20 +252,13 @@ LEARNERS = "helium", "seed_oss", "glm", "olmo", "cohere", "exaone4", "persimmon"
 LACKS = {  # plain attention without a row, and what its row would need
     "hunyuan_v1_dense": "notebook 08 builds it in exercise 2",
     "hunyuan_v1_moe": "norms after the turn, a shared expert",
-    "gpt_neo": "learned positions, windows in turn, scores that are not divided", "xglm": "a table of sines",
-    "ctrl": "a table of sines, a scaled embedding", "openai-gpt": "learned positions, norms after each sum",
-    "mpt": "ALiBi; its settings stand in an object of their own", "gpt_neox_japanese": "a bias in the last layer alone",
-    "phimoe": "a router that drops what is far below the best, a bias on the logits",
-    "cohere2_moe": "side by side, an average with the shared expert", "granite_swa": "a base for each layer, sinks",
-    "granitemoe_swa": "a base for each layer, sinks, experts", "nanochat": "turns the other way, norms without gains",
-    "beam": "queries that grow where nothing turns, groups of experts", "axk1": "a norm on what the experts give",
-    "laguna": "a gate for each head, a number of heads for each layer", "flint": "sinks where nothing turns, experts",
-    "kolibri1": "shares from logits of the chosen experts", "diffllama": "a difference of two softmaxes",
-    "modernbert-decoder": "a norm on the embedding, a dense layer before the head",
-    "dbrx": "clipped queries, one matrix for all experts", "jetmoe": "experts in attention",
+    "cohere2_moe": "side by side, an average with the shared expert",
+    "beam": "queries that grow where nothing turns, groups of experts",
+    "laguna": "a gate for each head, a number of heads for each layer",
+    "kolibri1": "shares from logits of the chosen experts",
+    "modernbert-decoder": "a norm on the embedding, a dense layer before the head", "jetmoe": "experts in attention",
     "longcat_flash": "two attentions in a layer, experts that do nothing", "cohere_compass_text": "not looked into",
-    "gemma3n_text": "an embedding for each layer", "gemma4_text": "an embedding for each layer",
-    "gemma4_unified_text": "an embedding for each layer",
+    **dict.fromkeys(("gemma3n_text", "gemma4_text", "gemma4_unified_text"), "an embedding for each layer"),
     "mimo_v2_flash": "more key heads in layers with a window, so the cache would have two shapes",
 }  # fmt: skip
 OTHER_KINDS = {
@@ -340,10 +348,16 @@ def surprises():
             bias -= 3
     off = share(before, model(tokens).logits)
     yield f"A.X-K2: the same constant, -3, on all biases of its routers moves the logits by {off:.2f}"
-    model = random_model("gpt_oss")
-    other = random_model("gpt_oss", hidden_act="relu")
-    off = share(model(tokens).logits, other(tokens).logits)
-    yield f"gpt-oss with `hidden_act` relu: the logits move by {off:.0e}, because the setting is not read"
+    not_read = {
+        "gpt-oss with `hidden_act` relu": ("gpt_oss", {}, {"hidden_act": "relu"}),
+        "MPT with `alibi` false, or with `alibi_bias_max` 4": (
+            "mpt", {}, {"attn_config": {"alibi": False, "alibi_bias_max": 4}}),
+        "DBRX with `rope_theta` 500 in its `attn_config` in place of 500,000": (
+            "dbrx", *({"attn_config": {"rope_theta": theta}} for theta in (500_000.0, 500.0))),
+    }  # fmt: skip
+    for said, (kind, *settings) in not_read.items():
+        off = share(*(random_model(kind, **one)(tokens).logits for one in settings))
+        yield f"{said}: the logits move by {off:.0e}, because the setting is not read"
     model = random_model("phimoe")
     off = share(model(tokens).logits, model.train()(tokens).logits)
     yield f"PhiMoE, train() in place of eval(): the logits move by {off:.2f}, because its router draws"

@@ -178,6 +178,8 @@ def our_weights(weights: dict, config: FamilyConfig) -> dict:
         name = theirs
         for old, new in renames.items():
             name = name.replace(old, new)
+        if name.endswith((".attention.bias", ".attention.masked_bias")):  # a mask, in older files
+            continue
         if name in ours:
             raise ValueError(f"two weights become {name}, one of them {theirs}")
         ours[name] = weight

@@ -223,7 +223,8 @@ def biases(model: Relative, content: dict):
 def biases_everywhere(model: Relative, content: dict):
     """A bias in every matrix of a block, or of its feed-forward. GPT-2, StarCoder2; `Starcoder2MLP`, `GPTJMLP`."""
     parts = [*model.layers.named_modules()] if content.get("use_bias", True) else []
-    for linear in [one for name, one in parts if isinstance(one, nn.Linear) and content.get("biased", "") in name]:
+    for linear in [one for name, one in parts if isinstance(one, nn.Linear)
+                   and any(part in name for part in content.get("biased", ("",)))]:  # fmt: skip
         add_bias(linear)
 
 

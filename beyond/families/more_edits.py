@@ -1,4 +1,4 @@
-"""Edits of sixty more families. Each is a small class that inherits a part and changes one method, as in edits.py."""
+"""Edits of seventy more families. Each is a small class that inherits a part and changes one method, as in edits.py."""
 
 import math
 from types import SimpleNamespace
@@ -7,10 +7,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from beyond.families import edits
 from beyond.families.edits import Edit, Experts, Relative, _hidden, layers_that_turn, norms, patch, rope_init
 from helpers.config import LlamaConfig
 from helpers.model import RMSNorm, SwiGLU, apply_rope, causal_visible, repeat_kv
-from helpers.validate import require_number, require_positive_int
+from helpers.validate import require_number, require_positive_int, shown
 
 # --------------------------------------------------------------------------------------------------------- experts
 
@@ -90,6 +91,35 @@ def input_router(model: Relative, content: dict):
 
     for mixture in _mixtures(model):
         patch(InputRouter, mixture)
+
+
+def near_best(model: Relative, content: dict):
+    """Two experts, each by its share among those whose logits come close to its own. PhiMoE, arXiv 2409.12136."""
+
+    class NearBest(Edit):
+        def choose(self, rows):
+            logits = left = self.router(rows)
+            found = []
+            for _ in range(2):
+                best, chosen = left.max(dim=-1, keepdim=True)
+                far = (best - logits) / logits.abs().clamp(min=best) > 2 * self.jitter
+                found.append((left.masked_fill(far, float("-inf")).softmax(dim=-1).gather(1, chosen), chosen))
+                left = left.scatter(1, chosen, float("-inf"))
+            return tuple(torch.cat(parts, dim=-1) for parts in zip(*found, strict=True))
+
+    for mixture in _mixtures(model):
+        patch(NearBest, mixture, jitter=content["router_jitter_noise"])
+
+
+def mixture_norm(model: Relative, content: dict):
+    """A norm on what the experts give together. A.X-K1; `AXK1MoE.forward`."""
+
+    class NormedMixture(Edit):
+        def forward(self, x):
+            return self.out_norm(super().forward(x))
+
+    for mixture in _mixtures(model):
+        patch(NormedMixture, mixture, **norms(model.config, out_norm=model.config.dim))
 
 
 def sub_norm(model: Relative, content: dict):
@@ -246,6 +276,56 @@ def alibi(model: Relative, content: dict):
         patch(Alibi, block.attention, slopes=torch.tensor(slopes, device="cpu"))
 
 
+def clipped(model: Relative, content: dict):
+    """No number of a query, key or value leaves (-clip, clip). MPT, DBRX; `DbrxAttention.forward`."""
+
+    class Clipped(Edit):
+        def heads(self, x):
+            return tuple(y.clamp(-self.clip, self.clip) for y in super().heads(x))
+
+    if content["clip_qkv"] is not None:
+        require_number("clip_qkv", content["clip_qkv"], lambda clip: clip > 0, "> 0, or null")
+        for block in model.layers:
+            patch(Clipped, block.attention, clip=content["clip_qkv"])
+
+
+def differential(model: Relative, content: dict):
+    """Half the heads are taken off the others, by a learned share: what both see is noise. arXiv 2410.05258."""
+
+    class Differential(Edit):
+        def attend(self, q, k, v, visible):
+            attend, (q1, k1, q2, k2) = super().attend, (getattr(self, f"lambda_{name}") for name in NAMES)
+            both = [attend(q, k, half.repeat(1, 2, 1, 1), visible) for half in v.chunk(2, dim=1)]
+            first, second = torch.cat(both, dim=-1).chunk(2, dim=1)  # (B, H/2, T, 2h) each
+            share = ((q1 * k1).sum(dtype=torch.float32).exp() - (q2 * k2).sum(dtype=torch.float32).exp()).to(q)
+            return (1 - self.start) * F.rms_norm(first - (share + self.start) * second, first.shape[-1:], eps=self.eps)
+
+    NAMES, config = ("q1", "k1", "q2", "k2"), model.config
+    if config.n_kv_heads % 2:
+        raise ValueError(f"num_key_value_heads={config.n_kv_heads} must be even, because one half is taken off.")
+    for layer, block in enumerate(model.layers):
+        learned = {f"lambda_{name}": nn.Parameter(0.1 * torch.randn(config.head_dim)) for name in NAMES}
+        patch(Differential, block.attention, start=0.8 - 0.6 * math.exp(-0.3 * layer), eps=config.norm_eps, **learned)
+
+
+def backwards(model: Relative, content: dict):
+    """Queries and keys turn the other way round: a turn by -angle. nanochat; its `rotate_half`."""
+    model.layer_inv_freq.neg_()
+
+
+def layer_bases(model: Relative, content: dict):
+    """Each layer has a base of its own, and stands still where it is 0. Granite SWA; `GraniteSWAModel`."""
+    bases, rope = content["layer_rope_theta"], content["rope_parameters"]["full_attention"]
+    if bases is None:
+        return
+    if not isinstance(bases, list) or len(bases) != model.config.n_layers:
+        raise ValueError(f"layer_rope_theta={shown(bases)}: {model.config.n_layers} bases are needed, or null.")
+    for layer, base in enumerate(bases):
+        require_number("layer_rope_theta", base, lambda base: base == 0 or base > 1, "> 1, or 0: stands still")
+        inv_freq, scaling = rope_init(rope | {"rope_theta": base}, model.config.head_dim) if base else (0.0, 1.0)
+        model.layer_inv_freq[layer], model.attention_scaling[layer] = inv_freq, scaling
+
+
 # ---------------------------------------------------------------------------------- positions, blocks, ends and norms
 
 
@@ -294,6 +374,48 @@ def learned_positions(model: Relative, content: dict):
     model.layer_inv_freq[:] = 0
 
 
+def sine_positions(model: Relative, content: dict):
+    """Nothing turns: sines and cosines of the position are added to the embedding. arXiv 1706.03762; CTRL, XGLM."""
+
+    class SinePlaced(Edit):
+        def forward(self, tokens):
+            place = self.clock.positions + self.offset
+            angles = place[..., None] * self.speeds.to(place.device)  # (1, T, D/2) or (B, T, D/2)
+            sines = torch.cat((angles.sin(), angles.cos()), dim=-1) * (place != self.missing)[..., None]
+            return super().forward(tokens) + sines.to(self.weight)
+
+    half, shared = model.config.dim // 2, clock(model)
+    shared.longest = content.get("sines_end") or math.inf
+    speeds = 10_000.0 ** -(torch.arange(half, device="cpu") / (half - content.get("sines_reach", 0)))
+    patch(SinePlaced, model.tok_embeddings, clock=shared, speeds=speeds, offset=content.get("position_offset", 0),
+          missing=-1 if (missing := content.get("sines_without")) is None else missing)  # fmt: skip
+    model.layer_inv_freq[:] = 0
+
+
+def norm_after_sum(model: Relative, content: dict):
+    """The norm stands behind each sum, in the stream itself, and there is none at the end. GPT-1; its `Block`."""
+
+    class NormAfterSum(Edit):
+        def forward(self, x, *shared):
+            x = self.attention_norm(x + self.attention(x, *shared))
+            return self.ffn_norm(x + self.feed_forward(x))
+
+    model.final_norm = nn.Identity()
+    for block in model.layers:
+        patch(NormAfterSum, block)
+
+
+def no_gain(model: Relative, content: dict):
+    """Norms have no gain: what follows learns it. nanochat; `NanoChatRMSNorm`."""
+
+    class NoGain(Edit):
+        def forward(self, x):
+            return F.rms_norm(x.float(), x.shape[-1:], eps=self.eps).to(x)
+
+    for norm in [part for part in model.modules() if isinstance(part, RMSNorm)]:
+        patch(NoGain, norm, weight=None)
+
+
 def parallel(model: Relative, content: dict):
     """Attention and feed-forward read the same stream, side by side. GPT-J, PaLM; `CohereDecoderLayer.forward`."""
 
@@ -325,7 +447,8 @@ def logit_scale(model: Relative, content: dict):
 
 def head_bias(model: Relative, content: dict):
     """A bias on the logits. `PhiForCausalLM`."""
-    model.lm_head.bias = nn.Parameter(torch.zeros(model.config.vocab_size))
+    if content.get("lm_head_bias", True):
+        model.lm_head.bias = nn.Parameter(torch.zeros(model.config.vocab_size))
 
 
 # --------------------------------------------------------------------------------------------------------- storage
@@ -345,11 +468,9 @@ def split_by_key_head(weights: dict, config: LlamaConfig) -> dict:
 
 
 def split_gpt2(weights: dict, config: LlamaConfig) -> dict:
-    """Matrices are stored transposed, and q, k, v as one; old files hold masks besides. `Conv1D`."""
+    """Matrices are stored transposed, and q, k, v as one. `Conv1D`."""
     ours = {}
     for name, weight in weights.items():
-        if name.endswith((".attn.bias", ".attn.masked_bias")):
-            continue
         if weight.ndim == 2 and name.startswith("layers."):
             weight = weight.T
         if ".c_attn." in name:
@@ -387,3 +508,24 @@ def split_codegen(weights: dict, config: LlamaConfig) -> dict:
     ours = {name: one for name, one in weights.items() if name not in merged}
     return ours | {name.replace("qkv_proj", f"{letter}_proj"): one[:, number].flatten(0, 1)
                    for name, one in merged.items() for number, letter in enumerate("qvk")}  # fmt: skip
+
+
+def split_dbrx(weights: dict, config: LlamaConfig) -> dict:
+    """Queries, keys and values stand in one matrix, and so do all experts, one below the other. `DbrxExpertGLU`."""
+    ours = edits.split_merged(weights, config)
+    for name in [name for name in ours if ".experts." in name]:
+        start, _, part = name.rpartition(".")
+        for number, own in enumerate(ours.pop(name).chunk(config.settings["num_experts"])):
+            ours[f"{start}.{number}.{part}.weight"] = own.T if part == "down_proj" else own
+    return ours
+
+
+def dense_or_sparse(weights: dict, config: LlamaConfig) -> dict:
+    """A.X-K1's files give a norm to dense layers, too, which is not read, and no bias to routers. `AXK1MoE`."""
+    ours = edits.split_experts(weights, config)
+    for layer, kind in enumerate(config.settings["mlp_layer_types"]):
+        if kind == "dense":
+            ours.pop(f"layers.{layer}.feed_forward.out_norm.weight", None)
+        else:
+            ours.setdefault(f"layers.{layer}.feed_forward.choice_bias", torch.zeros(config.settings["num_experts"]))
+    return ours

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from beyond.families import edits
 from beyond.families import more_edits as more
+from helpers.formats.hugging_face import require_object
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,13 @@ OPT = {".self_attn_layer_norm.": ".attention_norm.", ".final_layer_norm.": ".ffn
 OLD_KEYS = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
             "n_positions": "max_position_embeddings", "layer_norm_epsilon": "rms_norm_eps",
             "activation_function": "hidden_act"}  # fmt: skip
+MOSAIC = {"transformer.wte.": "tok_embeddings.", "transformer.norm_f.": "final_norm.", "transformer.blocks.": "layers.",
+          ".norm_attn_norm.": ".", ".norm_1.": ".attention_norm.", ".norm_2.": ".ffn_norm.",
+          ".attn.Wqkv.": ".attention.qkv_proj.", ".attn.out_proj.": ".attention.o_proj.", ".ffn.": ".feed_forward.",
+          ".router.layer.": ".router.", ".experts.mlp.w1": ".experts.gate_proj", ".experts.mlp.v1": ".experts.up_proj",
+          ".experts.mlp.w2": ".experts.down_proj"}  # fmt: skip
+MOSAIC_KEYS = {"d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
+               "max_seq_len": "max_position_embeddings"}  # fmt: skip
 PLAIN_ROPE = {"rope_theta": 10_000.0, "rope_scaling": None, "rope_parameters": None}  # whatever config.json says
 FULL, SLIDES = "full_attention", "sliding_attention"
 
@@ -189,6 +197,38 @@ def _embedding(content, scaled):
 def _latent(content):
     """How wide a head is: what stands still and what turns."""
     return {"head_dim": content["qk_nope_head_dim"] + content["qk_rope_head_dim"]}
+
+
+def _neo(content):
+    """GPT-Neo lists its layers in groups: so many times these kinds."""
+    groups = content["attention_types"] or [[["global", "local"], 12]]
+    listed = content.get("attention_layers") or [kind for kinds, times in groups for kind in kinds * times]
+    return {"layer_types": [SLIDES if kind == "local" else FULL for kind in listed],
+            "intermediate_size": content["intermediate_size"] or 4 * content["hidden_size"]}  # fmt: skip
+
+
+def _mpt(content):
+    """What stands in an object of its own in MPT's config.json, of which `transformers` reads two settings."""
+    attention = require_object("attn_config", content.get("attn_config")) or {}
+    scale = {} if attention.get("softmax_scale") is None else {"attention_multiplier": attention["softmax_scale"]}
+    return _four_times(content) | _embedding(content, False) | {"clip_qkv": attention.get("clip_qkv") or None} | scale
+
+
+def _dbrx(content):
+    """DBRX has two such objects."""
+    attention, ffn = (require_object(name, content.get(name)) or {} for name in ("attn_config", "ffn_config"))
+    power = ffn.get("moe_normalize_expert_weights", 1.0)
+    return {"num_key_value_heads": attention.get("kv_n_heads", 1), "clip_qkv": attention["clip_qkv"],
+            "intermediate_size": ffn.get("ffn_hidden_size", 3584), "num_experts": ffn.get("moe_num_experts", 4),
+            "num_experts_per_tok": ffn.get("moe_top_k", 1), "norm_topk_prob": power is not None, "power": power,
+            "hidden_act": (ffn.get("ffn_act_fn") or {}).get("name", "silu")}  # fmt: skip
+
+
+def _axk1(content):
+    """Sparse layers as listed, or by the older rule."""
+    first, step = content.get("first_k_dense_replace", 1), content.get("moe_layer_freq", 1)
+    kinds = ["sparse" if n >= first and n % step == 0 else "dense" for n in range(content["num_hidden_layers"])]
+    return _latent(content) | _shared(content) | {"mlp_layer_types": content["mlp_layer_types"] or kinds}
 
 
 MINISTRAL = {"rope_type": "yarn", "factor": 16.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
@@ -338,12 +378,12 @@ FAMILIES |= {
         {"num_key_value_heads": 1 if content["multi_query"] else content["num_attention_heads"]}),
     "gptj": Family((more.parallel, edits.interleaved, edits.partial_rotation, edits.ungated, edits.layer_norm,
         edits.biases_everywhere, more.head_bias), _left_out(None, 2048, hidden_act="gelu_new", rms_norm_eps=1e-5,
-        n_inner=None, rotary_dim=64), OLD_NAMES, None, OLD_KEYS, {"biased": "feed_forward"} | PLAIN_ROPE,
+        n_inner=None, rotary_dim=64), OLD_NAMES, None, OLD_KEYS, {"biased": ("feed_forward",)} | PLAIN_ROPE,
         computed=_turned_by_number),
     "codegen": Family((more.parallel, edits.interleaved, edits.partial_rotation, edits.ungated, edits.layer_norm,
         edits.biases_everywhere, more.head_bias), _left_out(None, 2048, hidden_act="gelu_new", rms_norm_eps=1e-5,
-        n_inner=None, rotary_dim=64), OLD_NAMES, more.split_codegen, OLD_KEYS, {"biased": "feed_forward"} | PLAIN_ROPE,
-        computed=_turned_by_number),
+        n_inner=None, rotary_dim=64), OLD_NAMES, more.split_codegen, OLD_KEYS, {"biased": ("feed_forward",)} |
+        PLAIN_ROPE, computed=_turned_by_number),
     "biogpt": Family((edits.scales, more.learned_positions, edits.ungated, edits.layer_norm, edits.biases_everywhere),
         _left_out(None, 1024, hidden_act="gelu", scale_embedding=True, tie_word_embeddings=True),
         {"biogpt.layers.": "layers.", "biogpt.embed_tokens.": "tok_embeddings.", "biogpt.layer_norm.": "final_norm.",
@@ -417,6 +457,89 @@ FAMILIES |= {
         no_rope_layers=None, no_rope_layer_interval=4, use_qk_norm=True, attention_chunk_size=8192, layer_types=None,
         attn_temperature_tuning=True, floor_scale=8192, attn_scale=0.1, attention_bias=False, rms_norm_eps=1e-5,
         rope_theta=500_000.0), {".shared_expert.": ".shared."}, _split_transposed, computed=_llama4),
+    # older and rarer parts
+    "gpt_neo": Family((edits.scales, more.learned_positions, edits.window, edits.ungated, edits.layer_norm,
+        edits.biases_everywhere), _left_out(None, 2048, hidden_act="gelu_new", rms_norm_eps=1e-5, sliding_window=256,
+        intermediate_size=None, attention_types=None, tie_word_embeddings=True),
+        {".attn.attention.out_proj.": ".attention.o_proj.", ".attn.attention.": ".attention."} | OLD_NAMES,
+        keys={"num_heads": "num_attention_heads", "num_layers": "num_hidden_layers", "window_size": "sliding_window",
+        "layer_norm_epsilon": "rms_norm_eps", "activation_function": "hidden_act"},
+        fixed=dict.fromkeys(SCALES, 1.0) | {"biased": ("o_proj", "feed_forward")}, computed=_neo),
+    "openai-gpt": Family((more.learned_positions, more.norm_after_sum, edits.ungated, edits.layer_norm,
+        edits.biases_everywhere), _left_out(None, 512, hidden_act="gelu", rms_norm_eps=1e-5, tie_word_embeddings=True),
+        {"tokens_embed.": "tok_embeddings.", "positions_embed.weight": "tok_embeddings.table"} | OLD_NAMES,
+        more.split_gpt2, OLD_KEYS | {"activation_function": "not read", "afn": "hidden_act"},
+        computed=lambda content: _four_times(content) | {"hidden_act": {"gelu": "gelu_new"}.get(content["hidden_act"],
+        content["hidden_act"])}),
+    "ctrl": Family((edits.scales, more.sine_positions, edits.ungated, edits.layer_norm, edits.biases_everywhere,
+        more.head_bias), _left_out(None, 256, intermediate_size=8192, tie_word_embeddings=True),
+        {"transformer.w.": "tok_embeddings.", "transformer.layernorm.": "final_norm.", "transformer.h.": "layers.",
+        ".layernorm1.": ".attention_norm.", ".layernorm2.": ".ffn_norm.", ".multi_head_attention.": ".attention.",
+        ".Wq.": ".q_proj.", ".Wk.": ".k_proj.", ".Wv.": ".v_proj.", ".dense.": ".o_proj.",
+        ".ffn.0.": ".feed_forward.up_proj.", ".ffn.2.": ".feed_forward.down_proj."}, None, OLD_KEYS | {"dff":
+        "intermediate_size", "layer_norm_epsilon": "last_norm_eps"}, {"hidden_act": "relu", "rms_norm_eps": 1e-6},
+        {"last_norm_eps": 1e-6},
+        lambda content: _embedding(content, True) | {"sines_end": content["max_position_embeddings"]}),
+    "xglm": Family((edits.scales, more.sine_positions, edits.ungated, edits.layer_norm, edits.biases_everywhere),
+        _left_out(None, 2048, hidden_act="gelu", intermediate_size=4096, scale_embedding=True, pad_token_id=1,
+        tie_word_embeddings=True), {"model.layer_norm.": "final_norm."} | OPT, keys={"d_model": "hidden_size",
+        "num_layers": "num_hidden_layers", "attention_heads": "num_attention_heads", "ffn_dim": "intermediate_size",
+        "activation_function": "hidden_act"}, fixed={"position_offset": 2, "rms_norm_eps": 1e-5, "sines_reach": 1},
+        only={"add_cross_attention": False}, computed=lambda content: _embedding(content, content["scale_embedding"]) |
+        {"sines_without": content["pad_token_id"]}),
+    "mpt": Family((more.alibi, more.clipped, edits.scales, edits.ungated, edits.layer_norm),
+        _left_out(None, 2048, rms_norm_eps=1e-5, tie_word_embeddings=True), MOSAIC, edits.split_merged, MOSAIC_KEYS |
+        {"layer_norm_epsilon": "rms_norm_eps"}, {"hidden_act": "gelu", "norm_bias": False}, computed=_mpt),
+    "dbrx": Family((more.clipped, edits.experts, edits.layer_norm), _left_out(None, 2048), MOSAIC, more.split_dbrx,
+        MOSAIC_KEYS, {"rms_norm_eps": 1e-5, "norm_bias": False}, {"power": 1.0, "hidden_act": "silu"}, _dbrx),
+    "gpt_neox_japanese": Family((edits.partial_rotation, edits.ungated, edits.layer_norm, edits.biases_everywhere),
+        _left_out(None, 2048, hidden_act="gelu", rms_norm_eps=1e-5, intermediate_multiple_size=4,
+        partial_rotary_factor=1.0, tie_word_embeddings=True), {"gpt_neox_japanese.embed_in.": "tok_embeddings.",
+        "embed_out.": "lm_head.", "gpt_neox_japanese.final_layer_norm.": "final_norm.", "gpt_neox_japanese.": "",
+        ".dense_bias": ".o_proj.bias", ".dense.": ".o_proj.", ".dense_h_to_4h.": ".up_proj.",
+        ".dense_4h_to_h.": ".down_proj."}, lambda weights, config: edits.turned_first(more.split_by_key_head(weights,
+        config), config),
+        {"layer_norm_eps": "rms_norm_eps", "rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"},
+        computed=lambda content: {"biased": (f"{content['num_hidden_layers'] - 1}.attention.o_proj",),
+        "intermediate_size": int(content["hidden_size"] * content["intermediate_multiple_size"])}),
+    "phimoe": Family((edits.biases, edits.experts, more.near_best, edits.window, edits.layer_norm, more.head_bias),
+        _left_out(8, 131_072, num_experts=16, router_jitter_noise=0.01, rms_norm_eps=1e-5, rope_theta=1e6,
+        lm_head_bias=False, attention_bias=False, **WINDOW),
+        {".block_sparse_moe.gate.": ".feed_forward.router.", ".mlp.router.": ".feed_forward.router.",
+        ".block_sparse_moe.": ".feed_forward.", ".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."},
+        edits.split_experts, fixed={"num_experts_per_tok": 2, "rope_types": ("default",)}),
+    "nanochat": Family((more.embedding_norm, more.l2_norm, more.backwards, edits.ungated, edits.logit_softcapping,
+        edits.biases, more.no_gain), _left_out(None, 2048, hidden_act="relu2", final_logit_softcapping=15.0,
+        attention_bias=False), {".fc1.": ".up_proj.", ".fc2.": ".down_proj."},
+        fixed={"attn_logit_softcapping": None, "use_qk_norm": True},
+        computed=lambda content: {"no_rope_layers": [1] * content["num_hidden_layers"]}),
+    "diffllama": Family((more.differential, edits.biases),
+        _left_out(None, 2048, rms_norm_eps=1e-5, attention_bias=False)),
+    "granite_swa": Family((edits.sinks, edits.scales, edits.window, more.layer_bases, edits.biases),
+        dict.fromkeys(SCALES, 1.0) | _left_out(4, 8192, rms_norm_eps=1e-5, sliding_window=128, layer_types=None,
+        layer_rope_theta=None, attention_bias=False, tie_word_embeddings=True),
+        computed=lambda content: _layers(content, lambda layer: layer % 4)),
+    "granitemoe_swa": Family((edits.experts, more.shared_expert, edits.sinks, edits.scales, edits.window,
+        more.layer_bases, edits.biases), dict.fromkeys(SCALES, 1.0) | _left_out(None, 2048, num_experts=8,
+        num_experts_per_tok=2, shared_expert_intermediate_size=0, sliding_window=128, layer_types=None,
+        layer_rope_theta=None, attention_bias=False), {".block_sparse_moe.router.layer.": ".feed_forward.router.",
+        ".block_sparse_moe.": ".feed_forward.", ".shared_mlp.": ".feed_forward.shared."},
+        lambda weights, config: more.split_granite(edits.split_experts(weights, config), config),
+        {"shared_intermediate_size": "shared_expert_intermediate_size"},
+        computed=lambda content: _layers(content, lambda layer: layer % 4)),
+    "flint": Family((edits.qk_norm, edits.sinks, edits.window, more.still_if_full, edits.experts, more.router,
+        more.shared_expert, edits.biases), _left_out(4, 262_144, head_dim=128, num_experts=256, num_experts_per_tok=6,
+        moe_intermediate_size=512, shared_expert_intermediate_size=1024, decoder_sparse_step=1, mlp_only_layers=None,
+        norm_topk_prob=True, sliding_window=513, layer_types=None, attention_bias=False), MOE |
+        {".shared_expert.": ".shared.", ".softmax_offset": ".sinks"}, edits.split_experts, fixed={"choice_bias": False},
+        computed=lambda content: _layers(content, lambda layer: layer > 1 and layer % 4 != 1 and layer + 1 <
+        content["num_hidden_layers"]) | {"mlp_only_layers": [0, 1] if content["mlp_only_layers"] is None else
+        content["mlp_only_layers"]}),
+    "axk1": Family((more.latent, edits.experts, more.router, more.shared_expert, more.mixture_norm), ROUTED | DEEPSEEK |
+        _left_out(64, 32_768, num_experts=192, num_experts_per_tok=8, moe_intermediate_size=2048, mlp_layer_types=None,
+        rope_interleave=True, routed_scaling_factor=2.5, n_group=8, topk_group=4), MOE | LATENT |
+        {".post_mlp_layernorm.": ".feed_forward.out_norm."}, more.dense_or_sparse, {"n_routed_experts": "num_experts"},
+        computed=_axk1),
 }  # fmt: skip
 WEIGHT_NAMES = {
     "model.embed_tokens.": "tok_embeddings.", "model.norm.": "final_norm.", "model.layers.": "layers.",
