@@ -1,9 +1,10 @@
 """Right and wrong answers to the exercises of notebook 02, RoPE."""
 
 import torch
+from torch.nn import functional as F
 
 from checks.base import mutate
-from tests.support.answers.register import RIGHT, WRONG, right
+from tests.support.answers.register import RIGHT, WRONG, right, right_answer_to
 
 
 @right
@@ -25,13 +26,34 @@ for words, bug, instead in (
         "table_of_8192",
         "torch.outer(torch.arange(8192, device=positions.device).float(), inv_freq)[positions]",
     ),
+    (
+        "each row of a batch",
+        "rows_of_consecutive_positions",
+        OUTER.replace(
+            "positions.float()",
+            "(positions if positions.ndim == 1 else positions[..., :1] + torch.arange(positions.shape[-1])).float()",
+        ),
+    ),
     # in decoding every step would get the angles of the first
-    ("from -6", "kept_by_shape", f"KEPT.setdefault((positions.shape, positions.device, head_dim, theta), {OUTER})"),
+    (
+        "past the end",
+        "kept_by_shape",
+        f"KEPT.setdefault((positions.shape, positions.dtype, positions.device, head_dim, theta), {OUTER})",
+    ),
 ):
     WRONG["rope_angles"][bug] = words, mutate(rope_angles__outer, OUTER, instead)
 WRONG["rope_angles"] |= {
+    "positions_within_2**20": ("12000000", lambda p, h, theta: rope_angles__outer(p.clamp(max=2**20), h, theta)),
+    "theta_in_bfloat16": (
+        "theta 12.3",
+        lambda p, h, theta: rope_angles__outer(p, h, torch.tensor(theta, dtype=torch.bfloat16).item()),
+    ),
+    "64_numbers_a_head": (
+        "theta 500000",
+        lambda p, h, theta: F.pad(rope_angles__outer(p, h, theta)[..., :32], (0, max(0, h // 2 - 32))),
+    ),
     "no_position_below_0": ("from -6", lambda p, h, theta: rope_angles__outer(p.clamp(min=0), h, theta)),
-    "theta_whole": ("theta 12.5", lambda p, h, theta: rope_angles__outer(p, h, int(theta))),
+    "theta_whole": ("theta 12.3", lambda p, h, theta: rope_angles__outer(p, h, int(theta))),
     "speeds_on_the_cpu": ("device=positions.device", mutate(rope_angles__outer, ", device=positions.device", "")),
     "float64": (".to(torch.float32) converts", lambda p, h, theta: rope_angles__outer(p, h, theta).double()),
 }
@@ -60,6 +82,20 @@ WRONG["apply_rope_halves"]["float16_through_bfloat16"] = (
 )
 
 
+WRONG["apply_rope_halves"] |= {
+    "bfloat16_through_float16": ("ends at 65504", lambda x, c, s: apply_rope_halves__cat(
+        x.half() if x.dtype == torch.bfloat16 else x, c, s).to(x.dtype)),
+    "float64_becomes_float32": (".to(torch.float64) converts", lambda x, c, s: apply_rope_halves__cat(
+        x if x.element_size() < 4 else x.float(), c, s)),
+    "no_gradient_in_half": ("no gradient reaches x in torch.float16", lambda x, c, s: apply_rope_halves__cat(
+        x if x.element_size() > 2 else x.detach(), c, s)),
+    "angles_of_sequences": ("angles follow the tokens", lambda x, c, s: apply_rope_halves__cat(x, c, s)
+        if len(x) != x.shape[2] else apply_rope_halves__cat(x.transpose(0, 2), c, s).transpose(0, 2)),
+    "kept_by_shape_and_dtype": ("not contiguous", lambda x, c, s, kept={}: apply_rope_halves__cat(
+        x, *kept.setdefault((c.shape, x.dtype), (c, s)))),
+}  # fmt: skip
+
+
 @right
 def apply_rope_interleaved__stack(x, cos, sin):
     a, b = x[..., ::2], x[..., 1::2]
@@ -70,6 +106,13 @@ WRONG["apply_rope_interleaved"]["view"] = (
     "contiguous",
     lambda x, c, s: apply_rope_interleaved__stack(x.view(-1, *x.shape[2:]), c, s).view(x.shape),
 )
+WRONG["rope_permutation"] |= {
+    "float16_through_bfloat16": ("float16, heads of 4", lambda w, h: right_answer_to("rope_permutation")(
+        w.bfloat16() if w.dtype == torch.float16 else w, h).to(w.dtype)),
+    "float64_through_float32": ("float64", lambda w, h: right_answer_to("rope_permutation")(w.float(), h).to(w.dtype)),
+    "bfloat16_through_float16": ("bfloat16", lambda w, h: right_answer_to("rope_permutation")(
+        w.half() if w.dtype == torch.bfloat16 else w, h).to(w.dtype)),
+}  # fmt: skip
 RIGHT["rope_permutation"]["slices"] = lambda w, h: torch.cat(
     [w[i + odd : i + h : 2] for i in range(0, len(w), h) for odd in (0, 1)]
 )
