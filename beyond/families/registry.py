@@ -218,7 +218,7 @@ def _dbrx(content):
     """DBRX has two such objects."""
     attention, ffn = (require_object(name, content.get(name)) or {} for name in ("attn_config", "ffn_config"))
     power = ffn.get("moe_normalize_expert_weights", 1.0)
-    return {"num_key_value_heads": attention.get("kv_n_heads", 1), "clip_qkv": attention["clip_qkv"],
+    return {"num_key_value_heads": attention.get("kv_n_heads", 1), "clip_qkv": attention.get("clip_qkv"),
             "intermediate_size": ffn.get("ffn_hidden_size", 3584), "num_experts": ffn.get("moe_num_experts", 4),
             "num_experts_per_tok": ffn.get("moe_top_k", 1), "norm_topk_prob": power is not None, "power": power,
             "hidden_act": (ffn.get("ffn_act_fn") or {}).get("name", "silu")}  # fmt: skip

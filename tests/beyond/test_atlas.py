@@ -1,8 +1,10 @@
 """Families are transformers' models: in two sizes, by each of their edits, whatever config.json says."""
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
-from benchmarks.atlas import LEARNERS, OTHER_KINDS, sweep, trial
+from benchmarks.atlas import FIRST, LEARNERS, OTHER_KINDS, STRICT, differences, save, sweep, trial
 from beyond.families import FAMILIES, TAUGHT
 from tests.support.fuzz import NIGHTLY
 
@@ -22,7 +24,16 @@ def test_every_setting_alone_and_in_pairs_is_followed_or_refused(kind):
     assert not sweep(kind, n_pairs=25)
 
 
+@pytest.mark.parametrize(("kind", "mask"), [("gpt2", "h.0.attn.bias"), ("gpt_neo", "h.1.attn.attention.masked_bias")])
+def test_masks_in_older_files_are_no_weights(kind, mask):
+    theirs, folder = save(kind, FIRST)
+    file = folder / "model.safetensors"
+    save_file(load_file(file) | {f"transformer.{mask}": torch.ones(1, 1, 64, 64).tril()}, file)
+    assert max(differences(theirs, folder)) < STRICT
+
+
 def test_the_atlas_puts_each_type_into_one_place():
     other = " ".join(OTHER_KINDS.values()).split()
     assert len(other) == len(set(other))
     assert not (set(other) | set(LEARNERS)) & FAMILIES.keys()
+    assert len(FAMILIES) - len(TAUGHT) == 56, "say the new number in docs/reliability.md and CHANGELOG.md"
