@@ -31,7 +31,8 @@ class RecordedLlama(Llama):
         self.calls = []
 
     def forward(self, tokens, cache=None, *rest, **named):
-        self.calls.append(ModelCall(tokens.detach().clone(), cache is not None, self.training))
+        in_train = all(one.training for one in self.modules())
+        self.calls.append(ModelCall(tokens.detach().clone(), cache is not None, in_train))
         return super().forward(tokens, cache, *rest, **named)
 
 
@@ -48,9 +49,10 @@ HOOK_LEFT = "a hook is still on a model.", "Keep what register_forward_hook retu
 
 def snapshot(model):
     """What a program that only looks at a model leaves as it was."""
-    tensors = dict([*model.named_parameters(), *model.named_buffers()])
-    hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()]
-    modes = [module.training for module in model.modules()], [one.requires_grad for one in tensors.values()]
+    tensors, own = dict([*model.named_parameters(), *model.named_buffers()]), [*map(vars, model.modules())]
+    tensors |= {f"{i} {name}": x for i, one in enumerate(own) for name, x in one.items() if torch.is_tensor(x)}
+    hooks = [len(one["_forward_hooks"]) + len(one["_forward_pre_hooks"]) + len(one["_backward_hooks"]) for one in own]
+    modes = [(one["training"], "forward" in one) for one in own], [one.requires_grad for one in tensors.values()]
     return hooks, modes, {name: one.detach().clone() for name, one in tensors.items()}
 
 
@@ -60,7 +62,7 @@ def require_unchanged(model, before):
     if hooks != before[0]:
         raise Wrong(*HOOK_LEFT)
     if modes != before[1]:
-        said = "a model is left in another mode: train or eval, or requires_grad."
+        said = "a model is left in another mode: train or eval, requires_grad, or another forward."
         raise Wrong(said, "Look at a model, and leave it as it was.")
     if any(not torch.allclose(one, tensors[name], 0, 0, equal_nan=True) for name, one in before[2].items()):
         raise Wrong("a model's weights are changed.", "Look at a model, and leave it as it was.")

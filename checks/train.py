@@ -82,10 +82,9 @@ def _trained(function, model, *inputs):
 
 
 def _losses_and_state(function, number, tokens, starts, *rest):
-    model = small_model(number)
+    model, at = small_model(number), starts[0][:, None] + torch.arange(5)
     losses = _as_losses(_trained(function, model, tokens, starts, *rest))
     with torch.no_grad():
-        at = starts[0][:, None] + torch.arange(5)
         left = F.cross_entropy(model(tokens[at]).mT, tokens[at + 1])
     return losses, left
 
@@ -223,6 +222,8 @@ def _moved_by(program, number, *inputs):
     goes = for_each(lambda w: w.requires_grad and any(w is one for one in held))
     alone = goes * (for_each(lambda w: DECAYS[w.ndim]) * before + 0.01 * (not is_new))  # without a gradient
     loss = _trained(program, model, optimizer, *inputs)
+    if not all(one.training for one in model.modules()):
+        raise Wrong("the model is in eval mode afterwards.", "One step leaves a model in train mode, as it was.")
     moved = (before - parameters_to_vector(weights).detach()) / for_each(lambda w: RATES[w.ndim])
     found = [f"{len(steps)} steps of the optimizer, expected one"] * (len(steps) != 1)
     for now, has_state in (*steps, (settings_of(), is_kept())):
@@ -242,6 +243,7 @@ def _moved_by(program, number, *inputs):
 
 def _loss_and_gradient(function, number, _, rows, lengths, micro):
     """The loss, and how long the gradient is and how far turned."""
+    right = _moved_by(accumulated_step, number, rows, lengths, micro)[1]
     loss, pulled, moved, most = _moved_by(function, number, rows, lengths, micro)
     if most > micro:
         raise Wrong(f"the model is asked {most} rows at once, micro is {micro}.", "Call it once for each micro-batch.")
@@ -250,7 +252,6 @@ def _loss_and_gradient(function, number, _, rows, lengths, micro):
     loss = _as_number(loss, "Add up part.item().")
     if not moved.any() or pulled.norm() < 1e-4:  # rounding alone
         raise Wrong("the weights do not move." if not moved.any() else "no gradient moves the weights.", UNMOVED)
-    right = _moved_by(accumulated_step, number, rows, lengths, micro)[1]
     half = (pulled / pulled.norm() - right / right.norm()).norm() / 2  # the sine of half the angle between them
     return torch.tensor(loss), pulled.norm(), torch.rad2deg(2 * half.asin()).round(decimals=1)
 
@@ -258,7 +259,7 @@ def _loss_and_gradient(function, number, _, rows, lengths, micro):
 def _padded(*lengths, fill=0, spare=2):
     rows = _TEXT[: 9 * len(lengths)].view(-1, 9).clone()
     for row, length in zip(rows, lengths, strict=True):
-        row[length:] = fill
+        row[length:] = row[length:] if fill is None else fill
     return rows[:, : max(lengths) + spare], torch.tensor(lengths)
 
 
@@ -280,8 +281,8 @@ check_accumulated_step = check_of(Exercise(accumulated_step, [
     Case("4 rows, two per micro-batch, padded with 5", _accumulates(SHORT, _padded(2, 7, 6, 6, fill=5), 2)),
     Case("3 rows in one micro-batch, the first without padding, old gradients, a new optimizer",
          _accumulates(WITH_GRADIENTS, _padded(6, 3, 4, spare=0), 8), WHOLE),
-    Case("3 rows, two per micro-batch, old gradients, one matrix frozen, another not in the optimizer",
-         _accumulates(FROZEN, _padded(6, 3, 4, spare=0), 2)),
+    Case("3 rows, padded with other tokens, two at once, old gradients, a frozen matrix, one not in the optimizer",
+         _accumulates(FROZEN, _padded(6, 3, 4, fill=None, spare=0), 2)),
     Case("a micro-batch without a prediction", _accumulates(3, _padded(6, 4, 1, 1, 5), 2), UNEVEN),
 ], [  # known mistakes
     ("Yours is the mean of the micro-batches' means.", _step(SHARE, "nats[asked].mean().nan_to_num() / len(parts)")),

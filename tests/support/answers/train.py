@@ -99,6 +99,13 @@ WRONG["accumulated_step"] |= {
         " * (wanted >= 0)).sum()")),
     "unfrozen": ("A frozen weight stays", lambda m, *s: (accumulated_step__ignored(m, *s), m.requires_grad_())[0]),
     "eval": ("eval mode", lambda m, *s: accumulated_step__ignored(m.eval(), *s)),
+    "a_block_in_eval": ("eval mode while", lambda m, *s: (m.layers.eval(), accumulated_step__ignored(m, *s))[1]),
+    "eval_left": ("eval mode afterwards", lambda m, *s: (accumulated_step__ignored(m, *s), m.eval())[0]),
+    "lengths_in_place": ("lengths was changed", lambda m, o, r, lengths, k: (
+        accumulated_step__ignored(m, o, r, lengths, k), lengths.sub_(1))[0]),
+    "padding_is_one_token": ("padded with other tokens", mutate(accumulated_step__ignored,
+        ">= lengths[:, None]", ">= lengths[:, None]\n    later &= rows[:, 1:] == rows[:, -1:]",
+        "(lengths - 1).sum()", "(~later).sum()")),
     "course": ("it calls the course's accumulated_step", torch.enable_grad()(accumulated_step)),
 }  # fmt: skip
 
@@ -106,9 +113,9 @@ WRONG["accumulated_step"] |= {
 @right
 def training_loop__scheduler(
     model, tokens, starts, seq_len, peak, warm_up, beta=0.95, decay=0.0, of=F.cross_entropy,
-    clip=torch.nn.utils.clip_grad_norm_, kind=torch.optim.AdamW, **more,
+    clip=torch.nn.utils.clip_grad_norm_, kind=torch.optim.AdamW, train=True, **more,
 ):  # fmt: skip
-    weights, decays = list(model.train().parameters()), {1: decay, 2: 0.1}
+    weights, decays = list((model.train() if train else model).parameters()), {1: decay, 2: 0.1}
     groups = [{"params": [w for w in weights if w.ndim == n], "weight_decay": decays[n]} for n in decays]
     optimizer, losses = kind(groups, peak, (0.9, beta), foreach=False, **more), []
     scheduler = LambdaLR(optimizer, lambda step: learning_rate(step, len(starts), 1.0, warm_up))
@@ -139,6 +146,10 @@ WRONG["training_loop"] |= {
     "last_window_left_out": ("at [1], expected", lambda model, tokens, starts, *rest: training_loop__scheduler(
         model, tokens, starts.clamp(max=len(tokens) - rest[0] - 2), *rest)),
     "amsgrad": ("settings that are on: amsgrad, expected None", _loop(amsgrad=True)),
+    "flag_alone": ("eval mode while", lambda model, *rest: (
+        setattr(model, "training", True), training_loop__scheduler(model, *rest, train=False))[1]),
+    "starts_in_place": ("starts was changed", lambda model, tokens, starts, *rest: (
+        training_loop__scheduler(model, tokens, starts, *rest), starts.add_(1))[0]),
     "float64_left": ("Is the model converted?", lambda model, *rest: training_loop__scheduler(model.double(), *rest)),
     "eps": ("its eps: 1e-05, expected 1e-08", _loop(eps=1e-5)),
     "nadam": ("the optimizer: NAdam", _loop(kind=torch.optim.NAdam)),
