@@ -33,10 +33,10 @@ def _glu(combine):
     return lambda x, w_gate, w_up, w_down: combine(x @ w_gate.T, x @ w_up.T) @ w_down.T
 
 
-def _swiglu_inputs(*shape, hidden, seed=0):
+def _swiglu_inputs(*shape, hidden, seed=0, scale=1.0):
     dim = shape[-1]
     weights = [draw(hidden, dim, seed=seed + 1), draw(hidden, dim, seed=seed + 2), draw(dim, hidden, seed=seed + 3)]
-    return draw(*shape, seed=seed), *weights
+    return draw(*shape, seed=seed, scale=scale), *weights
 
 
 MISFIT = "must match|mat1 and mat2|broadcast|size mismatch|same shape"
@@ -50,11 +50,13 @@ SWIGLU = Exercise(swiglu, [
     Case("three tokens, D 4, F 6", _swiglu_inputs(3, 4, hidden=6, seed=10), BATCH),
     Case("x of shape (2, 3, 5), F 7", _swiglu_inputs(2, 3, 5, hidden=7, seed=20), LEADING),
     Case("x of shape (4,)", _swiglu_inputs(4, hidden=3), "One token alone has no axis before the last."),
-    Case("D equal to F", _swiglu_inputs(2, 5, hidden=5, seed=40)),
-    Case("float16", each(torch.float16, *_swiglu_inputs(2, 4, hidden=6, seed=50))),
-    Case("bfloat16", each(torch.bfloat16, *_swiglu_inputs(2, 4, hidden=6, seed=60))),
+    Case("D equal to F", _swiglu_inputs(3, 4, hidden=4, seed=40)),
+    Case("float16", each(torch.float16, *_swiglu_inputs(2, 4, hidden=6, seed=52)),
+         "Is anything bfloat16 on the way? It keeps 8 bits of a number, float16 11."),
+    Case("bfloat16, x about 300", each(torch.bfloat16, *_swiglu_inputs(2, 4, hidden=6, seed=60, scale=300)),
+         "Is anything float16 on the way? It ends at 65504, bfloat16 at 3e38."),
     Case("all not contiguous", tuple(map(strided, _swiglu_inputs(3, 2, 2, 4, hidden=6, seed=70))), LEADING),
-    Case("gradients", _swiglu_inputs(2, 3, hidden=4, seed=80), gradients=True),
+    Case("gradients", _swiglu_inputs(2, 3, hidden=4, seed=80), gradients=True, half=True),
     Case("gradients, gates near -300 and 300",
          (torch.tensor([[300.0, 1.0], [-300.0, 2.0]]), torch.tensor([[1.0, 0.5], [-1.0, 0.5], [0.01, 1.0]]),
           draw(3, 2, seed=91), draw(2, 3, seed=92)),
@@ -72,7 +74,8 @@ SWIGLU = Exercise(swiglu, [
     ("Is it silu, not gelu?", _glu(lambda g, u: F.gelu(g) * u)),
     ("Is up (w_up) missing?", _glu(lambda g, u: F.silu(g))),
     (ONE_EINSUM, lambda x, g, u, d: F.silu(torch.einsum("...d,fd,fd->...f", x, g, u)) @ d.T),
-], hints={MISFIT: ROWS})  # fmt: skip
+], tolerance=0.7,  # float16: 3.5e-3, where right programs are off by 2e-3 at most and a way by bfloat16 by 8e-3
+    hints={MISFIT: ROWS})  # fmt: skip
 check_swiglu = check_of(SWIGLU)
 
 
@@ -120,9 +123,21 @@ def _require_one_order(weights, x, y, *roles):
     require_margin("matrix_roles", [largest((F.silu(x @ gate.T) * (x @ up.T)) @ down.T - y) / ATOL], beyond)
 
 
-def _roles(order, dim, hidden, seed, small=1.0):
-    x, gate, up, down = _swiglu_inputs(3, dim, hidden=hidden, seed=seed)
-    return _mixed(order, x, gate, up, small * down)
+def _roles(order, dim, hidden, seed):
+    return _mixed(order, *_swiglu_inputs(3, dim, hidden=hidden, seed=seed))
+
+
+def _reflected():
+    """Gate and up swapped, only the last number of each token changes its sign; it is about 1e-4.
+
+    Units come in pairs whose gates and ups change places, and whose columns of down differ in the last sign.
+    """
+    x, one, other, down = _swiglu_inputs(12, 4, hidden=3, seed=360)
+    last = torch.tensor([0.0, 0.0, 0.0, 1.0])[:, None]
+    down = down * (1 - last) + 1e-4 * down * last
+    return _mixed(
+        (0, 2, 1), x, torch.cat((one, other)), torch.cat((other, one)), torch.cat((down, down - 2 * down * last), 1)
+    )
 
 
 def _fused(size, dim, hidden, seed, up_first=False, down_first=False):
@@ -141,11 +156,11 @@ def _decoy():
 
 
 def _positive():
-    """All numbers positive, and up 1.05 times gate: gate and up swapped, each number is off by 0.3 % at most."""
+    """All positive but down, and up 1.05 times gate: gate and up swapped, each number is too low by 0.3 % at most."""
     x, gate, _, down = (one.abs() for one in _swiglu_inputs(40, 4, hidden=6, seed=370))
     gate = gate + 0.375
-    down = 0.0015 * (down + 0.2)
-    down[0] = 0  # so the first column of y is the same in any order
+    down = -0.0015 * (down + 0.2)
+    down[0] = down[-1] = 0  # so the first and last columns of y are the same in any order
     return _mixed((2, 1, 0), x + 0.75, gate, 1.05 * gate, down)
 
 
@@ -165,37 +180,47 @@ ORDER = "Their shapes are equal: do you compute the layer both ways, with silu o
 
 
 def _judged_by_role(function, weights, x, y):
+    """The answer for the list, then for its reverse: in one of them a wrong order is tried before the right one."""
+    roles = matrix_roles(weights, x, y)
+    for said, given in ("", (weights, x, y)), ("in reverse order, ", copy.deepcopy((weights[::-1], x, y))):
+        answer = _judged_once(function, roles, said, *given)
+        if not isinstance(answer, tuple) or not all(map(torch.equal, answer, roles)):
+            break
+    return answer
+
+
+def _judged_once(function, roles, said, weights, x, y):
     """Says of matrices that are none of the right ones what kind of mistake they are."""
-    roles, answer = matrix_roles(weights, x, y), function(weights, x, y)
+    answer = function(weights, x, y)
     if answer is None:
         shapes = ", ".join(str(tuple(one.shape)) for one in weights)
         hint = "Does your layer pass exercise 1, is it torch.allclose(..., atol=1e-4), do you try all six orders?"
         if len(weights) == 2:
             hint = "One matrix holds gate and up. Do you try all three layouts, and in each both gate and up first?"
-        raise Wrong(f"it returns None: no order of {shapes} gave y.", hint)
+        raise Wrong(f"{said}it returns None: no order of {shapes} gave y.", hint)
     answer = tuple(answer) if isinstance(answer, list) else answer
     if isinstance(answer, tuple) and [getattr(one, "shape", 0) for one in answer] == [one.shape for one in roles]:
         off = (swiglu(x, *answer) - y).abs().max().item()
         if ATOL < off < 0.1:
             hint = f"Here the layer is off by up to {off:.0e}. Do you compare each number, with the tolerance 1e-4 "
             hint += "(atol, not rtol)?"
-            raise Wrong("this order comes close, but another one gives y.", hint)
+            raise Wrong(f"{said}this order comes close, but another one gives y.", hint)
         if all(map(torch.equal, answer, (roles[1], roles[0], roles[2]))):
-            raise Wrong("gate and up are swapped.", ORDER)
+            raise Wrong(f"{said}gate and up are swapped.", ORDER)
     return answer
 
 
 check_matrix_roles = check_of(Exercise(matrix_roles, [
-    Case("D 2, F 3", _roles((2, 0, 1), 2, 3, 300)),
-    Case("D equal to F", _roles((1, 0, 2), 5, 5, 340)),
-    Case("small numbers", _roles((1, 0, 2), 4, 6, 360, small=1e-3)),
+    Case("D 3, F 2", _roles((2, 1, 0), 3, 2, 300)),
+    Case("D equal to F", _roles((2, 0, 1), 5, 5, 340)),
+    Case("gate and up swapped give the last number of each token another sign", _reflected()),
     Case("300 tokens, up about 0.6 gate", _decoy()),
-    Case("all positive, up 1.05 gate", _positive(), "Is the tolerance 1e-4 for each number, whatever its size?"),
+    Case("positive, up 1.05 gate", _positive(), "Is the tolerance 1e-4 for each number, whatever its size?"),
     Case("gate and up swapped give the same rows in another order", _mirrored()),
     Case("fused, halves", _fused(3, 2, 3, 310)),
     Case("fused, halves, up first", _fused(6, 4, 6, 320, up_first=True, down_first=True)),
     Case("fused, rows in turn", _fused(1, 4, 2, 330)),
-    Case("fused, rows in turn, up first", _fused(1, 3, 5, 335, up_first=True)),
+    Case("fused, rows in turn, up first, D 7, F 3", _fused(1, 7, 3, 335, up_first=True)),
     Case("fused, blocks of 32", _fused(32, 3, 64, 345, down_first=True)),
     Case("fused, blocks of 32, up first", _fused(32, 2, 96, 350, up_first=True)),
 ], [], allow=("SwiGLU",), harness=Harness(_judged_by_role, parts=("gate", "up", "down")),
@@ -314,7 +339,9 @@ def _judged_by_effect(function, name, n):
     model = copy.deepcopy(_models()[name])
     before, hidden = snapshot(model), model.config.hidden_dim
     units = function(model, n)
-    require_unchanged(model.eval().requires_grad_(False), before)  # its mode may be another
+    require_unchanged(model, before)
+    if any(one.grad is not None for one in model.parameters()):
+        raise Wrong("a model's weights hold a .grad that was not there.", "model.zero_grad() takes gradients away.")
     if isinstance(units, torch.Tensor) and units.is_floating_point():
         raise Wrong(f"the result is {units.dtype}, expected int64.", "Numbers of units are asked, not their sizes.")
     require_form(units, torch.zeros(model.config.n_layers, n, dtype=torch.int64), CUT_UNITS)

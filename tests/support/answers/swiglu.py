@@ -45,11 +45,18 @@ WRONG["swiglu"] |= {
     "bfloat16_stays_float32": ("Case bfloat16", lambda x, *weights: swiglu__linear(x, *weights)
         if x.dtype != torch.bfloat16 else swiglu__linear(x.float(), *(w.float() for w in weights))),
     "one_token": ("many such rows", _one_token),
+    **{f"{one}_through_{other}": (words, lambda x, *weights, one=one, other=other: swiglu__linear(
+        *(w.to(getattr(torch, other)) if w.dtype == getattr(torch, one) else w for w in (x, *weights))).to(x.dtype))
+       for one, other, words in (("bfloat16", "float16", "ends at 65504"), ("float16", "bfloat16", "keeps 8 bits"))},
+    "no_gradient_in_half": ("no gradient reaches w_down in torch.float16", lambda x, g, u, d: (
+        swiglu__linear(x, g, u, d if d.element_size() > 2 else d.detach()))),
+    "kept_by_shape": ("D equal to F", lambda x, *weights, kept={}: kept.setdefault(
+        (x.shape, x.dtype, x.requires_grad), swiglu__linear(x, *weights))),
     "silu_by_division": ("overflow in your silu",
         lambda x, g, u, d: (x @ g.T / (1 + torch.exp(-x @ g.T)) * (x @ u.T)) @ d.T),
     "columns_for_two_axes": ("fixed number of dimensions", lambda x, g, u, d: (d @ (F.silu(g @ x.T) * (u @ x.T))).T),
     "transposed_if_square": ("Case D equal to F",
-        lambda x, *weights: swiglu__linear(x, *(w.T if w.shape == (5, 5) else w for w in weights))),
+        lambda x, *weights: swiglu__linear(x, *(w.T if w.shape == (4, 4) else w for w in weights))),
 }  # fmt: skip
 
 
@@ -115,6 +122,15 @@ WRONG["matrix_roles"] |= {
     "rows_and_blocks_only": ("fused, halves … all three layouts", _with_layouts(slice(1, None))),
     "halves_and_blocks_only": ("fused, rows in turn … all three layouts", _with_layouts(slice(None, None, 2))),
     "halves_and_rows_only": ("fused, blocks of 32 … all three layouts", _with_layouts(slice(2))),
+    "length_of_each_row": ("Do you compare each number", _first_that(
+        lambda z, y: (z.norm(dim=1) - y.norm(dim=1)).abs().max() < 1e-4)),
+    "mean_of_all_numbers": ("Do you compare each number", _first_that(lambda z, y: (z - y).abs().mean() < 1e-4)),
+    "last_column": ("Do you compare each number", _first_that(lambda z, y: _near(z[:, -1], y[:, -1]))),
+    "larger_by_1e-4_only": ("Do you compare each number", _first_that(lambda z, y: (z - y).max() < 1e-4)),
+    "loose_in_reverse": ("in reverse order, this order comes close", lambda weights, x, y: _first_that(
+        partial(_near, atol=1e-3))(weights[::-1], x, y)),
+    "fused_is_the_longer": ("D 7, F 3", lambda weights, x, y: _all_orders(weights, x, y)
+        if len(weights) == 3 or min(map(len, weights)) >= x.shape[1] else None),
     "gate_first_only": ("up first … all three layouts", _first_that(_near, both_ways=False)),
 }  # fmt: skip
 
@@ -174,6 +190,14 @@ WRONG["cut_units"] |= {
         by_size(model, n), setattr(SwiGLU, "forward", lambda layer, x: x))[0]),
     "weights_changed": ("a model's weights are changed", lambda model, n: (
         by_size(model, n), model.layers[0].feed_forward.down_proj.weight.zero_())[0]),
+    **{name: (words, lambda model, n, change=change: (by_size(model, n), change(model))[0]) for name, words, change in (
+        ("train_left", "in another mode", lambda model: model.train()),
+        ("requires_grad_left", "in another mode", lambda model: model.requires_grad_()),
+        ("forward_left", "in another mode", lambda model: setattr(model.layers[0].feed_forward, "forward", abs)),
+        ("inv_freq_changed", "weights are changed", lambda model: setattr(model, "inv_freq", 2 * model.inv_freq)),
+        ("grad_left", "hold a .grad", lambda model: setattr(model.lm_head.weight, "grad", model.lm_head.weight + 1)))},
+    "backward_hook_left": ("a hook is still", lambda model, n: (
+        by_size(model, n), model.register_full_backward_hook(lambda *_: None))[0]),
     "hook_left": ("a hook is still", lambda model, n: (
         by_size(model, n), model.register_forward_hook(lambda *_: None))[0]),
     "repeated": ("A unit can be cut once", lambda model, n: by_size(model, n)[:, :1].repeat(1, n)),
