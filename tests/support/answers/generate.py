@@ -236,6 +236,10 @@ WRONG["judge"] |= {
     "number_of_a_refusal_twice": ("a random number of its own? Yours uses the one", _number_twice),
     "number_of_the_last_twice": ("uses the one by which a token stays", partial(_number_twice, is_free=True)),
     "only_of_the_draft_model": ("which token follows", _judge(left=_only_of_the_draft_model)),
+    **{f"{name}_in_place_of_token_{place}": ("which token follows", _judge(left=lambda p, q, i, rule=rule, at=place: (
+        rule((p[i] - q[i]).clamp(min=0)) if i == at else (p[i] - q[i]).clamp(min=0)))) for name, place, rule in (
+            ("likeliest", 1, lambda left: torch.eye(len(left))[left.argmax()]), ("square", 1, torch.square),
+            ("likeliest", 2, lambda left: torch.eye(len(left))[left.argmax()]))},
     "likeliest_after_three": ("drafts of three", _judge(
         free=lambda p: torch.eye(p.shape[1])[p[-1].argmax()] if len(p) > 3 else p[-1])),
     "another_row_without_draft": ("Without a draft", _judge(free=lambda p: p[-1].sqrt() if len(p) == 1 else p[-1])),
