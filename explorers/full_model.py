@@ -1,7 +1,9 @@
 """The explorers of notebook 05: where the parameters are, and a whole run of a LLaMA on one page, with a scalpel."""
 
 import functools
+from contextlib import nullcontext
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import torch
@@ -9,18 +11,18 @@ from matplotlib.artist import Artist
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Circle, Rectangle
 from PIL import Image, ImageDraw, ImageFont
 from torch.nn import functional as F
 
-from explorers.base import GREY, PALE, Explorer, arc, bare, readable, slider, strokes, switch, within
+from explorers.base import GREY, PALE, Explorer, arc, bare, slider, strokes, switch, within
 from explorers.gqa import AGAINST
-from helpers.checkpoint import load_checkpoint
+from explorers.own import chosen, is_usual, opened, spread
 from helpers.config import PRESETS
-from helpers.interventions import held_out_windows
+from helpers.interventions import attending, held_out_windows, weights_of
 from helpers.model import apply_rope, attention_weights, causal_visible, repeat_kv, rope_angles
 from helpers.plots import HATCH, HIDDEN, INK, QUERY
-from helpers.text import TINY_LLAMA, encode, load_tokenizer
+from helpers.text import TINY_LLAMA
 
 WIDTH, LEFT, TOP, PITCH = 880, 48, 132, 76  # of the picture, where its masks are, and of a block [pixel]
 PLAIN, HANDS = "what changes", "hands and words"
@@ -115,64 +117,123 @@ def run(model, tokens, cut=(), speed=1.0, fault="none"):
     return streams, [share[0] for share in weights]
 
 
-def explore_xray(folder=TINY_LLAMA, text=SENTENCE, blocks=(), heads=range(4)) -> Explorer:
-    """A run from tokens to next words: ablate parts, and see what it changes.
+@torch.inference_mode()
+def run_any(model, tokens, cut=(), speed=1.0, fault="none"):
+    """As `run`, for a model of any family, without faults: its blocks compute as they do, and are listened to."""
+    layer_of, weights = {block.attention: layer for layer, block in enumerate(model.layers)}, {}
+
+    def attend(own, attention, q, k, v, visible):
+        seen = causal_visible(*q.shape[2:3], k.shape[2], q.device) if visible is None else visible
+        share = weights_of(own, attention, q, k, v, seen)[0]
+        weights[attention] = share.where(~seen, share.clamp(min=1e-9))  # 0 is for what is hidden alone
+        away = [f"head {head} of block {layer_of[attention]}" in cut for head in range(q.shape[1])]
+        mixed = own(attention, q, k, v, visible)
+        mixed[:, away] = 0
+        return mixed
+
+    inv_freq = max(speed, 1e-9) * model.inv_freq  # 0 would say of a pair that it never turns
+    with attending(model, attend), mock.patch.object(model, "inv_freq", inv_freq):
+        model.check_call(tokens)  # some parts hear the positions from it
+        streams, shared = [model.tok_embeddings(tokens)], model.rotation_and_mask(tokens.shape[1], device=tokens.device)
+        for layer, block in enumerate(model.layers):
+            silent = f"feed-forward of block {layer}" in cut
+            streams += _branches(block, silent, streams[-1], *shared, None, layer)
+    return streams, list(weights.values())
+
+
+def _branches(block, silent, x, *shared):
+    """The stream after a block's attention and after its feed-forward, (B, T, D) each; a silent one writes zeros."""
+    ffn, attended, read = block.feed_forward, [], []
+    hooks = [block.attention.register_forward_hook(lambda _, given, output: attended.extend((given[0], output)))]
+    for part in {ffn, getattr(block, "ffn_norm", ffn)}:
+        hooks.append(part.register_forward_pre_hook(lambda _, given: read.append(given[0])))
+    with mock.patch.object(ffn, "forward", torch.zeros_like) if silent else nullcontext():
+        after = block(x, *shared)
+    for hook in hooks:
+        hook.remove()
+    side_by_side = read[0] is x or read[0] is attended[0]  # GPT-J: the feed-forward does not read what attention wrote
+    return x + attended[1] if side_by_side else read[0], after
+
+
+def explore_xray(model=TINY_LLAMA, text=SENTENCE, blocks=(), heads=(), tokenizer=None) -> Explorer:
+    """A run from tokens to next words: ablate parts, and see what it changes. Of LLaMA also with a fault, A to F.
+
+    Clocks have a row for each way to turn; they are hatched where nothing turns. A window stands under its block.
 
     Args:
-        folder: a checkpoint with its tokenizer, as `save_pretrained` writes it; the first 10 tokens of the text count.
+        model: a model, or its folder with its tokenizer, as `save_pretrained` writes it: LLaMA, or any family that
+            `beyond.families` opens.
+        text: the first 10 tokens count; it may also be token ids.
         blocks, heads: which are shown, at most eight each; no blocks are eight at most, evenly spread.
+        tokenizer: of a model that is no folder, such as load_tokenizer(folder).
     """
-    model, tokenizer = load_checkpoint(folder).requires_grad_(False), load_tokenizer(folder)
-    tokens, L = encode(tokenizer, text)[None, :10], model.config.n_layers
-    blocks = list(blocks or range(0, L, -(-L // 8)))[:8]
-    heads = [head for head in heads if head < model.config.n_heads][:8]
-    windows = held_out_windows()[5::8, 128:193] if folder == TINY_LLAMA else tokens
-    word = functools.cache(lambda token: readable(tokenizer, token).replace(r"'\n'", "↵")[:7])
-    words, n = list(map(word, tokens[0].tolist())), tokens.shape[1]
-    pairs, whole = min(16, len(model.inv_freq)), torch.cat(run(model, tokens)[0])
+    is_own = not is_usual(model)
+    model, tokens, word = opened(model, text, tokenizer, 10)
+    blocks = chosen("blocks", blocks, model.config.n_layers, spread(model.config.n_layers))
+    heads = chosen("heads", heads, model.config.n_heads, range(min(4, model.config.n_heads)))
+    go, n = run_any if hasattr(model, "family") else run, tokens.shape[1]
+    windows = tokens if is_own else held_out_windows()[5::8, 128:193]
+    word = functools.cache(lambda token, read=word: read(token).replace(r"'\n'", "↵")[:7])
+    words, whole = list(map(word, tokens[0].tolist())), torch.cat(go(model, tokens)[0]).float()
     rows = np.add.outer(2 * np.array(blocks), (0, 1)).ravel()  # of all branches those that are shown
 
     @functools.lru_cache(500)
+    @torch.inference_mode()
     def look(cut=(), speed=1.0, fault="none"):
-        streams, weights = run(model, tokens, cut, speed, fault)
+        streams, weights = go(model, tokens, cut, speed, fault)
         streams = torch.cat(streams)  # (1 + 2 L, T, D)
-        odds, best = model.lm_head(model.final_norm(streams[2::2])).softmax(-1).max(-1)
+        odds, best = model.lm_head(model.final_norm(streams[2::2])).float().softmax(-1).max(-1)
+        ends = streams[-1:, :-1] if is_own else go(model, windows[:, :-1], cut, speed, fault)[0][-1]
+        logits = model.lm_head(model.final_norm(ends)).float()
+        loss, streams = F.cross_entropy(logits.mT, windows[:, 1:]).item(), streams.float()
         same = ((streams - whole).norm(dim=-1) <= 1e-4 * whole.norm(dim=-1))[1:]
         others = whole[1:], streams[:-1]  # the whole model's; before the branch
         apart, turns = (F.cosine_similarity(streams[1:], one, dim=-1).clamp(-1, 1).arccos() for one in others)
         says = [[word(token) for token in best[at].tolist()] for at in (*blocks, -1)], odds[-1].tolist()
-        logits = model.lm_head(model.final_norm(run(model, windows[:, :-1], cut, speed, fault)[0][-1]))
-        loss = F.cross_entropy(logits.mT, windows[:, 1:]).item()
-        shown = torch.stack([weights[at][heads] for at in blocks])
-        return loss, shown.numpy(), apart.masked_fill(same, -1).numpy(), turns.numpy(), *says
+        shown = torch.stack([weights[at][heads].float() for at in blocks])
+        return loss, *(one.cpu().numpy() for one in (shown, apart.masked_fill(same, -1), turns)), *says
 
     base, _, _, _, (*_, said), _ = look()
     uniform, H = np.log(model.config.vocab_size), len(heads)
-    cell = 6 if H < 5 else 264 // (H * (n + 1))
-    side, wide, end = cell * n, cell * (n + 1), TOP + len(blocks) * PITCH  # a mask, with its gap; below the last block
-    right = LEFT + wide * H + 8
+    kinds, speeds = _ways_to_turn(model, blocks)
+    top = TOP + 34 * (len(kinds) - 1)
+    cell = min(264 // (H * (n + 1)), 66 // n)
+    side, wide, end = cell * n, cell * (n + 1), top + len(blocks) * PITCH  # a mask, with its gap; below the last block
+    right = LEFT + max(wide * H, 264) + 8
     column = (WIDTH - 10 - right) // n
 
     # What is fixed: one pair of axes over the whole picture, in pixels; clocks on top, masks left, stream right.
     figure = Figure(figsize=(WIDTH / 110, (end + 104) / 110), dpi=110, layout="none", facecolor="white")
     ax = figure.add_axes((0, 0, 1, 1))
     bare(ax, (0, WIDTH), (end + 104, 0))
-    write, centres = functools.partial(ax.text, va="center", fontsize=9), right + 17 + 34 * np.arange(pairs)
-    for x in centres:
-        ax.plot(*np.add(arc(0, 2 * np.pi, 14), [[x], [44]]), color=HIDDEN, lw=1)
-    low, nat = end + 66, 0.9 * column * n / (uniform - base)  # the bar of the loss: where, and pixels for a nat
+    write, all_pairs = functools.partial(ax.text, va="center", fontsize=9), model.inv_freq.shape[-1]
+    pairs = f"first {all_pairs} pairs" if all_pairs == len(speeds[0]) else f"{all_pairs} pairs, {len(speeds[0])} shown"
+    centres = np.meshgrid(right + 17 + 34 * np.arange(len(speeds[0])), 44 + 34 * np.arange(len(kinds)))
+    for x, y, pair in zip(*map(np.ravel, (*centres, speeds)), strict=True):
+        ax.plot(*np.add(arc(0, 2 * np.pi, 14), [[x], [y]]), color=HIDDEN, lw=1)
+        if not pair:
+            ax.add_patch(Circle((x, y), 13, fc=HIDDEN, ec=HATCH, hatch="/////", lw=0))
+    centres = np.where(speeds, centres[0], np.nan), centres[1]  # what stands still has no hand
+    room = uniform - base if uniform - base > 1.5 else 2.0  # [nat] on the bar of the loss; less than a guess knows: 2
+    low, nat = end + 66, 0.9 * column * n / room  # where it is, and pixels for a nat
     ax.add_patch(Rectangle((right, low), column * n, 14, fc="#EEEEEE"))
-    labels = [(LEFT + wide * at + side / 2, TOP - 12, f"head {head}") for at, head in enumerate(heads)]
-    labels += [(right + column * (t + 0.5), TOP - 12, one) for t, one in enumerate(words)]
-    labels += [(26, TOP - 12, "block"), *((26, TOP + PITCH * at + side / 2, one) for at, one in enumerate(blocks))]
-    for more, name in ((0, f"{base:.2f}"), (0.3, "+0.3"), (1, "+1"), (uniform - base, "uniform")):
+    narrow = "" if wide < 44 else "head "
+    labels = [(LEFT + wide * at + side / 2, top - 12, f"{narrow}{head}") for at, head in enumerate(heads)]
+    labels += [(right + column * (t + 0.5), top - 12, one) for t, one in enumerate(words)]
+    labels += [(26, top - 12, "block"), *((26, top + PITCH * at + side / 2, one) for at, one in enumerate(blocks))]
+    for more, name in ((0, f"{base:.2f}"), (0.3, "+0.3"), (1, "+1"), (room, "uniform" if room != 2 else "+2")):
         ax.plot([right + nat * more] * 2, [low, low + 18], color=GREY, lw=1)
         labels.append((right + nat * more, low + 27, name))
     for label in labels:
         write(*label, ha="center", parse_math=False)
+    for at, sees in enumerate(_sees(model, blocks)):
+        write(26, top + PITCH * at + side / 2 + 18, sees, ha="center", color=GREY).set_fontsize(7)
     write(10, 20, "Rotation angles", weight="bold")
-    write(10, 44, f"of RoPE's first {pairs} pairs, at this position")
-    write(10, 88, "Attention masks", weight="bold")
+    says = f"of RoPE's {pairs}, at this position"
+    for at, those in enumerate(kinds if len(kinds) > 1 else [says]):
+        write(10, 44 + 34 * at, those)
+    write(right, 20, says if len(kinds) > 1 else "")
+    write(10, top - 44, "Attention masks" if narrow else "Attention masks, by head", weight="bold")
     write(10, end + 54, "Click a mask to ablate its head, and a\nrow on the right for its feed-forward.")
 
     # What moves: pixels, hands, crosses, a frame, the bar of the loss, words.
@@ -180,33 +241,34 @@ def explore_xray(folder=TINY_LLAMA, text=SENTENCE, blocks=(), heads=range(4)) ->
     inks = (INK, 1.6), (AGAINST, 2.2), (INK, 3)
     hands, crosses, mark = (ax.plot([], [], color=color, lw=lw)[0] for color, lw in inks)
     hands.set(marker="o", ms=2.5, markevery=3)  # of a stroke's two ends and a gap: its first
-    frame = ax.add_patch(Rectangle((0, TOP - 24), column, end + 44 - TOP, fc="none", ec=INK, lw=1.5))
+    frame = ax.add_patch(Rectangle((0, top - 24), column, end + 44 - top, fc="none", ec=INK, lw=1.5))
     bar = ax.add_patch(Rectangle((right, low), 0, 14, fc=AGAINST))
-    changes, costs = write(right, 88, "", weight="bold"), write(right, low - 14, "", weight="bold")
+    changes, costs = write(right, top - 44, "", weight="bold"), write(right, low - 14, "", weight="bold")
     row_says = write(right - 8, end + 7, "", ha="right")
-    above = (TOP + PITCH * np.arange(len(blocks))[:, None] + (5, 27)).reshape(-1, 1)
+    above = (top + PITCH * np.arange(len(blocks))[:, None] + (5, 27)).reshape(-1, 1)
     pivots = right + column * (np.arange(n) + 0.5), above
 
-    def draw(token, speed, fault, show, clicked):
-        cut, angle = tuple(clicked), speed * token * model.inv_freq.numpy()[:pairs]
+    def draw(token, show, clicked, speed=1.0, fault="none"):
+        cut, angle = tuple(clicked), speed * token * speeds
         cost, weights, apart, turns, says, odds = look(cut, speed, fault)
-        image = Image.new("RGB", (WIDTH - LEFT, end + 20 - TOP), "white")
+        image = Image.new("RGB", (WIDTH - LEFT, end + 20 - top), "white")
         image.paste(Image.fromarray(masks(weights, cell, PITCH, token)))
         image.paste(_stream(apart[rows], says, said, column, show == HANDS), (right - LEFT, 0))
         pixels.put(image, LEFT, 84)
-        clocks, turns = (centres, 44, 13 * np.cos(angle), -13 * np.sin(angle)), turns[rows]
+        clocks, turns = (*centres, 13 * np.cos(angle), -13 * np.sin(angle)), turns[rows]
         branches = (*pivots, 18 * np.sin(turns), 18 * np.cos(turns))
         strokes(hands, *((branches, clocks) if show == HANDS else (clocks,)))
         at = [(heads.index(int(one.split()[1])), blocks.index(int(one.split()[-1]))) for one in cut if one[0] == "h"]
         head, row = np.array(at).reshape(-1, 2).T
         ffn = np.array([blocks.index(int(one.split()[-1])) for one in cut if one[0] == "f"])
-        x, y, middle = LEFT + wide * head, TOP + PITCH * row, 36 if show == HANDS else 52
+        x, y, middle = LEFT + wide * head, top + PITCH * row, 36 if show == HANDS else 52
         strokes(
-            crosses, (x, y, side, side), (x, y + side, side, -side), (right, TOP + middle + PITCH * ffn, column * n, 0)
+            crosses, (x, y, side, side), (x, y + side, side, -side), (right, top + middle + PITCH * ffn, column * n, 0)
         )
         frame.set_x(right + column * token)
         bar.set_width(np.clip(nat * (cost - base), 0, column * n))
-        mark.set_data([right + nat * sum(look((one,))[0] - base for one in cut)] * 2, [low - 3, low + 17])
+        added = nat * sum(look((one,))[0] - base for one in cut)
+        mark.set_data([right + np.clip(added, 0, column * n)] * 2, [low - 3, low + 17])
         red, changed = np.argwhere(apart >= 0), f"{sum(map(str.__ne__, says[-1], said))} of {n} next words change"
         changes.set_text(f"Stream: red is changed; {changed}" if len(red) else SEEN[show])
         row_says.set_text("next word" if show == PLAIN else "was")
@@ -217,12 +279,12 @@ def explore_xray(folder=TINY_LLAMA, text=SENTENCE, blocks=(), heads=range(4)) ->
 
     controls = {
         "token": slider("position", n - 2, 0, n - 1),
-        "speed": slider("RoPE's speed", 1.0, 0.0, 2.0, 0.1, says="RoPE {} times as fast"),
-        "fault": switch("fault", ("none", *"ABCDEF")),
+        "speed": slider("RoPE's speed", 1.0, 0.0, 2.0, 0.1, says="RoPE {} times as fast") if speeds.any() else None,
+        "fault": switch("fault", ("none", *"ABCDEF")) if go is run else None,
         "show": switch("show", (PLAIN, HANDS)),
     }
-    parts = {}
-    for layer, y in zip(blocks, range(TOP, end, PITCH), strict=True):
+    controls, parts = {name: control for name, control in controls.items() if control is not None}, {}
+    for layer, y in zip(blocks, range(top, end, PITCH), strict=True):
         for head, x in zip(heads, range(LEFT, LEFT + H * wide, wide), strict=True):
             parts[f"head {head} of block {layer}"] = within(ax, x, y, x + side, y + side)
         parts[f"feed-forward of block {layer}"] = within(ax, right, y, right + column * n, y + PITCH - 6)
@@ -230,6 +292,26 @@ def explore_xray(folder=TINY_LLAMA, text=SENTENCE, blocks=(), heads=range(4)) ->
     explorer = Explorer(figure, draw, controls, f"{alt}Above RoPE's clocks, below the loss.", parts, True)
     explorer.controls["clicked"].value = (f"feed-forward of block {blocks[len(blocks) // 3]}",)
     return explorer
+
+
+def _ways_to_turn(model, blocks):
+    """Names of the blocks that turn alike, and the speeds of 16 of their pairs, (ways, pairs) [rad/token]."""
+    each, ways = getattr(model, "layer_inv_freq", model.inv_freq[None]), {}
+    some = np.arange(pairs := min(16, each.shape[1])) * each.shape[1] // pairs
+    for block in blocks:
+        ways.setdefault(tuple(each[block % len(each), some].tolist()), []).append(str(block))
+    names = [f"block{'s' * (len(those) > 1)} {', '.join(those)}" for those in ways.values()]
+    return names, np.array([*ways], dtype=np.float32)
+
+
+def _sees(model, blocks):
+    """What a mask of a short text cannot show of each block: its window, or its chunk; nothing if it sees all."""
+    windows, cut = getattr(model, "windows", {}), getattr(model, "cut", {})
+    for block in blocks:
+        if cut and cut[block]:
+            yield f"chunks\nof {model.chunk:,}"
+        else:
+            yield f"last\n{windows[block]:,}" if windows and windows[block] else ""
 
 
 class Pixels(Artist):

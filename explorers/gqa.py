@@ -9,18 +9,34 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Circle, Rectangle
 
 from explorers.base import GREY, PALE, Explorer, bare, bundled, new_figure, readable, slider, switch, toggle
+from explorers.own import chosen, is_usual, opened, spread
 from helpers import masks
-from helpers.interventions import attention_by_layer
+from helpers.interventions import PLAIN, attending, attention_by_layer, mixes_plainly, weights_of
 from helpers.model import PRESETS, count_parameters, repeat_kv
 from helpers.plots import HATCH, HIDDEN, INK, KEY, QUERY, VALUE
-from helpers.text import encode, load_tokenizer
+from helpers.text import TINY_LLAMA, encode, load_tokenizer
 
-AGAINST, N, AT = "#C00000", 12, torch.arange(12)  # the colour of what the rule forbids; tokens; their positions
+AGAINST, N = "#C00000", 12  # the colour of what the rule forbids; tokens, at most
+TEXT = "The list is sorted. A name is bound."
 RULES = {"packing": (0.16, 0.9, 0.32, 1), "padding of 2": (0.34, 0.9, 0.5, 1), "prefix of 4": (0.52, 0.9, 0.68, 1)}
 
 
 def _hide(scores, seen):
-    return scores.masked_fill(~seen, -torch.inf).softmax(-1)
+    return scores(seen) if callable(scores) else scores.masked_fill(~seen, -torch.inf).softmax(-1)
+
+
+def _square(seen):
+    return torch.arange(len(seen))[:, None], torch.arange(len(seen))  # positions of queries and keys
+
+
+def _top_left(seen, n_cached):  # what is_causal=True means with a cache
+    query, key = _square(seen)
+    return seen & ((query - n_cached) % len(seen) >= key)
+
+
+def _unmasked(seen, n_cached):  # while the cache is filled
+    query, key = _square(seen)
+    return seen | (n_cached > key) & (query < n_cached)
 
 
 WAYS = {  # how a program hides keys: scores (..., T, S), visible (T, S), tokens in the cache -> weights
@@ -28,29 +44,43 @@ WAYS = {  # how a program hides keys: scores (..., T, S), visible (T, S), tokens
     "scores × 0": lambda scores, seen, _: (scores * seen).softmax(-1),
     "weights × 0": lambda scores, seen, _: scores.softmax(-1) * seen,
     "scores → −∞, empty rows 0 (SDPA)": lambda scores, seen, _: _hide(scores, seen).nan_to_num(0),
-    "scores → −∞, all see themselves": lambda scores, seen, _: _hide(scores, seen | torch.eye(N).bool()),
-    "is_causal=True with a cache": lambda scores, seen, n: _hide(scores, seen & ((AT[:, None] - n) % N >= AT)),
-    "no mask while the cache is filled": lambda scores, seen, n: _hide(scores, seen | (n > AT) & (AT[:, None] < n)),
+    "scores → −∞, all see themselves": lambda scores, seen, _: _hide(scores, seen | torch.eye(len(seen)).bool()),
+    "is_causal=True with a cache": lambda scores, seen, n: _hide(scores, _top_left(seen, n)),
+    "no mask while the cache is filled": lambda scores, seen, n: _hide(scores, _unmasked(seen, n)),
     "1 and 0, added to the scores": lambda scores, seen, _: (scores + seen.float()).softmax(-1),
     "inverted: True = hidden": lambda scores, seen, _: _hide(scores, ~seen).nan_to_num(0),
 }
+NEED_SCORES = "scores × 0", "weights × 0", "1 and 0, added to the scores"  # attention with sinks or caps shows none
 
 
-def explore_masks(window=0, rules=(), cached=0, way="scores → −∞ (textbook)", everything=False) -> Explorer:
-    """Left the weights of one trained head under a mask; right, after six blocks, which token moves whose logits.
+def explore_masks(model=TINY_LLAMA, text=TEXT, blocks=(), heads=(), tokenizer=None, *, window=0, rules=(), cached=0,
+                  way="scores → −∞ (textbook)", everything=False) -> Explorer:  # fmt: skip
+    """Left the weights of one trained head under a mask; right, after all blocks, which token moves whose logits.
 
-    With `everything` also the outline of what the rule allows, the sums of the weights, and, hatched, what is lost.
+    A window that the model itself has comes on top of the rule. With `everything` also the outline of what the rule
+    allows, the sums of the weights, and, hatched, what is lost.
+
+    Args:
+        model, text, tokenizer: as in `explore_xray`, but the first 12 tokens count.
+        blocks, heads: to choose from, at most eight each; of tiny-llama only block 0 and head 1.
     """
-    (run, words), look = _model(), {"color": AGAINST, "weight": "bold", "va": "center", "ha": "center"}
+    usual = is_usual(model)
+    model, tokens, word = opened(model, text, tokenizer, N)
+    L, H, n = model.config.n_layers, model.config.n_heads, tokens.shape[1]
+    blocks = chosen("blocks", blocks, L, [0] if usual else spread(L))
+    heads = chosen("heads", heads, H, [1] if usual else range(min(4, H)))
+    run, own, shows_scores = _masked(model, tokens)
+    AT, after_all = torch.arange(n), f"After {'six' if L == 6 else L} block{'s' * (L > 1)}"
+    words, look = map(word, tokens[0].tolist()), {"color": AGAINST, "weight": "bold", "va": "center", "ha": "center"}
     figure, (near, sums, far) = new_figure(3, width_ratios=[1, 0.3, 1])
     figure.set_size_inches(8.0, 4.0)
     figure.get_layout_engine().set(rect=(0, 0, 1, 0.9))
     for ax, across, down in ((near, "key", "query"), (far, "token that is replaced", "token whose logits move")):
-        bare(ax, (-0.5, N - 0.5), (N - 0.5, -0.5))
+        bare(ax, (-0.5, n - 0.5), (n - 0.5, -0.5))
         ax.set(xticks=AT, yticks=AT, xlabel=across, ylabel=down)
         ax.tick_params(length=0)
-    near.set_yticks(AT, [f"{word}  {t}" for t, word in enumerate(words)])
-    sums.set(box_aspect=1 / 0.3, anchor="N", xlim=(0, 1.15), ylim=(N - 0.5, -0.5), yticks=[], xlabel="sum of weights")
+    near.set_yticks(AT, [f"{one[:12]}  {t}" for t, one in enumerate(words)], parse_math=False)
+    sums.set(box_aspect=1 / 0.3, anchor="N", xlim=(0, 1.15), ylim=(n - 0.5, -0.5), yticks=[], xlabel="sum of weights")
     sums.axvline(1, color=INK, lw=1, ls=":")
     figure.text(0.02, 0.95, "causal, and …", va="center")
     box, middle = {"boxstyle": "round,pad=0.4", "ec": INK}, {"va": "center", "ha": "center"}
@@ -58,29 +88,30 @@ def explore_masks(window=0, rules=(), cached=0, way="scores → −∞ (textbook
     chips = {name: near.text((x0 + x1) / 2, 0.95, name, **at) for name, (x0, _, x1, _) in RULES.items()}
 
     # What moves: cells, the outline of what the rule allows, bars, the border of the cache, NaN where there is one.
-    cells = [ax.imshow(np.ones((2, 2, 3)), extent=(-0.5, N - 0.5, N - 0.5, -0.5)) for ax in (near, far)]
+    cells = [ax.imshow(np.ones((2, 2, 3)), extent=(-0.5, n - 0.5, n - 0.5, -0.5)) for ax in (near, far)]
     outlines = [ax.add_collection(LineCollection([], colors=INK, lw=1.6, clip_on=False)) for ax in (near, far)]
     bars = [sums.add_collection(LineCollection([], colors=color, lw=11, capstyle="butt")) for color in (QUERY, AGAINST)]
     cover = sums.add_patch(Rectangle((-0.15, -0.2), 1.3, 1.22, transform=sums.transAxes, fc="white", clip_on=False))
     cover.set(zorder=10, in_layout=False)
     border = near.axhline(-0.5, color=KEY, lw=2.5, clip_on=False)
-    nans = [sums.text(0.3, t, "", fontsize=9, zorder=11, **look) for t in AT] + [
-        far.text(5.5, 5.5, "", fontsize=20, **look)
-    ]
+    nans = [sums.text(0.3, t, "", fontsize=9, zorder=11, **look) for t in AT]
+    nans.append(far.text((n - 1) / 2, (n - 1) / 2, "", fontsize=20, **look))
 
-    def draw(window, cached, way, everything, clicked):
+    def draw(window, cached, way, everything, clicked, block=blocks[0], head=heads[0]):
         rule = masks.causal(AT, AT) | masks.prefix(AT, AT, 4 * ("prefix of 4" in clicked))
-        rule &= masks.sliding_window(AT, AT, window or N) & masks.left_padding(AT, AT, 2 * ("padding of 2" in clicked))
-        rule &= masks.same_document(AT, AT, (AT >= 7).long() * ("packing" in clicked))
-        weights, moved = run(rule, cached, way)
-        may = rule | torch.eye(N).bool() if "themselves" in way else rule
-        reach = torch.linalg.matrix_power(may.double() + torch.eye(N).double(), 6) > 0  # through six blocks
-        felt = moved.where(
-            (moved == 0) | moved.isnan() | ~reach, torch.where(moved > 0.01, moved.clamp(min=0.06), 1e-4)
-        )
-        for image, outline, sizes, allowed in zip(cells, outlines, (weights, felt), (may, reach), strict=True):
-            image.set_data(_picture(sizes, allowed, everything))
-            outline.set_segments([] if sizes.isnan().all() or not everything else _outline(allowed))
+        rule &= masks.sliding_window(AT, AT, window or n) & masks.left_padding(AT, AT, 2 * ("padding of 2" in clicked))
+        rule &= masks.same_document(AT, AT, (7 * n <= 12 * AT).long() * ("packing" in clicked))
+        every, moved = run(rule, cached, way)
+        weights, itself, reach = every[block, head], torch.eye(n).bool(), torch.eye(n).bool()
+        allowed = [rule & mask | itself if "themselves" in way else rule & mask for mask in own]
+        for one in allowed:  # through all blocks, and along the residual stream
+            reach = (one | itself).double() @ reach.double() > 0
+        may = allowed[block]
+        felt = torch.where(moved > 0.01, moved.clamp(min=0.06), 1e-4)
+        felt = moved.where((moved == 0) | moved.isnan() | ~reach, felt)
+        for image, outline, sizes, inside in zip(cells, outlines, (weights, felt), (may, reach), strict=True):
+            image.set_data(_picture(sizes, inside, everything))
+            outline.set_segments([] if sizes.isnan().all() or not everything else _outline(inside))
         cover.set(visible=not everything, facecolor="white")
         for name, chip in chips.items():
             chip.set_color(INK)  # so that it is drawn anew
@@ -92,23 +123,27 @@ def explore_masks(window=0, rules=(), cached=0, way="scores → −∞ (textbook
         for nan, there in zip(nans, [*empty, empty.any()], strict=True):
             nan.set_text("NaN" if there else "")
         after = f"{((moved > 0) & ~reach).sum()} leak" + f", {((moved == 0) & reach).sum()} lost" * everything
-        near.set_title(f"One head: {may.sum()} of 144 pairs allowed")
-        far.set_title(f"After six blocks: {'all is NaN' if empty.any() else after}")
-        if empty.any():
-            return f"{empty.sum()} of 12 queries see no key: 0 / 0 is NaN. After six blocks all is NaN."
+        which = "One head" if usual and len(blocks) == len(heads) == 1 else f"Block {block}, head {head}"
+        near.set_title(f"{which}: {may.sum()} of {n * n} pairs allowed")
+        far.set_title(f"{after_all}: {'all is NaN' if moved.isnan().any() else after}")
+        if moved.isnan().any():
+            none = every[0].isnan().any(-1).any(0).sum()
+            return f"{none} of {n} queries see no key: 0 / 0 is NaN. {after_all} all is NaN."
         says = f"Rows sum to {(seen + leak).min():.2f} at least, hidden keys get {leak.max():.2f} at most. "
-        back, felt_back = (11 - int((moved[11] > least).nonzero()[0]) for least in (0, 0.01))
-        says += f"After six blocks: {after}; token 11 is moved from up to {back} back."
+        back, felt_back = (n - 1 - torch.where(moved[-1] > least, AT, n - 1).min() for least in (0, 0.01))
+        says += f"{after_all}: {after}; token {n - 1} is moved from up to {back} back."
         return f"{says} By more than 1 % it is moved from up to {felt_back} back."
 
     controls = {
-        "window": slider("window (0: none)", window, 0, N - 1),
-        "cached": slider("tokens in the cache (above the line)", cached, 0, N - 1),
-        "way": switch("how the program hides", WAYS),
+        "window": slider("window (0: none)", window, 0, n - 1),
+        "cached": slider("tokens in the cache (above the line)", cached, 0, n - 1),
+        "way": switch("how the program hides", [one for one in WAYS if shows_scores or one not in NEED_SCORES]),
         "everything": toggle(
             "also the rule's outline, the sums of weights, and what is lost (hatched inside)", everything
         ),
     }
+    more = {"block": blocks, "head": heads}.items()
+    controls |= {name: switch(name, numbers) for name, numbers in more if len(numbers) > 1}
     alt = "Left: query down, key across, weights of one head, hidden cells hatched; bars of their sums. Right: which "
     alt += "token, if replaced, moves whose logits (pale: by less than 1 %). Red: against the rule."
     explorer = Explorer(figure, draw, controls, alt, RULES, several=True)
@@ -116,27 +151,34 @@ def explore_masks(window=0, rules=(), cached=0, way="scores → −∞ (textbook
     return explorer
 
 
-@functools.cache
-def _model():
-    # A function (rule, tokens in the cache, way) -> weights, and how far logits move (T, replaced token); the words.
-    model, tokenizer = bundled(), load_tokenizer()
-    tokens = encode(tokenizer, "The list is sorted. A name is bound.")
-    others = torch.where(torch.eye(N + 1, N).roll(1, 0).bool(), (tokens + 400) % 1024, tokens)
-    cos, sin, _ = model.rotation_and_mask(N)
+def _masked(model, tokens):
+    """A run of a model under a rule, what its blocks' own windows leave, (T, T) each, and whether it shows scores."""
+    n, V, kept = tokens.shape[1], model.config.vocab_size, {}
+    replaced = torch.eye(n + 1, n, device=tokens.device).roll(1, 0).bool()
+    others = torch.where(replaced, (tokens + (400 if 400 % V else 1)) % V, tokens)  # row 1 + s: another token at s
+    future, shown = torch.ones(n, n).triu(1).bool(), model.rotation_and_mask(n)[2] or [None] * model.config.n_layers
+    own = [torch.ones(n, n).bool() if mask is None else mask | future for mask in shown]
+    places = {block.attention: layer for layer, block in enumerate(model.layers)}
 
     @torch.inference_mode()
     def run(rule, cached, way):
-        x, kept = model.tok_embeddings(others), []  # row 0: the text; row 1 + s: with another token at s
-        for block in model.layers:
-            q, k, v = block.attention.rotated_qkv(block.attention_norm(x), cos, sin)
-            kept.append(WAYS[way](q @ repeat_kv(k, 2).mT / 32**0.5, rule, cached))
-            x = x + block.attention.o_proj((kept[-1] @ repeat_kv(v, 2)).transpose(1, 2).flatten(-2))
-            x = x + block.feed_forward(block.ffn_norm(x))
-        logits = model.lm_head(model.final_norm(x))
-        moved = ((logits[1:] - logits[0]).norm(dim=-1) / logits[0].norm(dim=-1)).T  # (T, s)
-        return kept[0][0, 1], torch.where(moved < 1e-6, 0, moved)
+        """Weights (n_layers, H, T, T), and how far the logits move, (T, replaced token)."""
 
-    return run, [readable(tokenizer, token) for token in tokens.tolist()]
+        def attend(mix, attention, q, k, v, _):
+            keys, values = repeat_kv(k, attention.n_rep), repeat_kv(v, attention.n_rep)
+            scores, seen = q @ keys.mT / q.shape[-1] ** 0.5, (rule & own[places[attention]]).to(q.device)
+            if mix is not PLAIN:  # it alone knows what else it does with them
+                scores = functools.partial(weights_of, mix, attention, q, k, v)
+            weights = WAYS[way](scores, seen, cached)
+            kept[attention] = weights[0].float().cpu()
+            return weights.to(v.dtype) @ values
+
+        with attending(model, attend):
+            logits = model(others).cpu()
+        moved = ((logits[1:] - logits[0]).norm(dim=-1) / logits[0].norm(dim=-1)).T  # (T, s)
+        return torch.stack([*kept.values()]), torch.where(moved < 1e-6, 0, moved)
+
+    return run, own, all(mixes_plainly(block.attention) for block in model.layers)
 
 
 def _picture(sizes, allowed, everything=False, height=14):

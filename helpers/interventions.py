@@ -13,9 +13,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from helpers.assets import ASSETS
-from helpers.model import Llama, attention_weights, causal_visible, repeat_kv
+from helpers.model import GroupedQueryAttention, Llama, attention_weights, causal_visible, repeat_kv
 from helpers.text import encode, load_tokenizer
-from helpers.validate import require_model, require_plain
+from helpers.validate import require_model
+
+PLAIN = GroupedQueryAttention.attend
 
 
 @functools.cache
@@ -43,17 +45,70 @@ def held_out_loss(model: nn.Module) -> float:
 
 @torch.no_grad()
 def attention_by_layer(model: Llama, tokens: torch.Tensor) -> torch.Tensor:
-    """Attention weights, mean over the rows of tokens (B, T): (n_layers, H, T, T)."""
+    """Attention weights of a LLaMA or a relative, mean over the rows of tokens (B, T): (n_layers, H, T, T)."""
+    weights = {}
+
+    def keep(own, attention, q, k, v, visible):
+        weights[attention] = weights_of(own, attention, q, k, v, visible).mean(dim=0).cpu()
+        return own(attention, q, k, v, visible)
+
+    with attending(model, keep):
+        model(tokens)
+    return torch.stack([*weights.values()])
+
+
+@contextmanager
+def attending(model: Llama, attend: Callable) -> Iterator[None]:
+    """Inside the `with`, attention mixes its values as attend(own, attention, q, k, v, visible) does, block by block.
+
+    Own is the `attend` that this replaces, of the module `attention`: q (B, H, T, h), k and v (B, K, S, h), visible
+    (T, S) bool or None -> (B, H, T, h). What an edit does to the mixture afterwards, such as a gate, it still does.
+
+    Raises:
+        ValueError: if the model's blocks have no such attention, as in a prepared model or one of transformers.
+    """
     require_model(model)
-    require_plain(model, "attention_by_layer", "read each layer's attention by outputs_of")
-    cos, sin, _ = model.rotation_and_mask(tokens.shape[1], device=tokens.device)
-    visible = causal_visible(tokens.shape[1], tokens.shape[1], tokens.device)
-    x, weights = model.tok_embeddings(tokens), []
-    for block in model.layers:
-        q, k, _ = block.attention.rotated_qkv(block.attention_norm(x), cos, sin)
-        weights.append(attention_weights(q, repeat_kv(k, block.attention.n_rep), visible).mean(dim=0).cpu())
-        x = block(x, cos, sin)
-    return torch.stack(weights)
+    parts = [getattr(block, "attention", None) for block in getattr(model, "layers", ())]
+    if not parts or not all(isinstance(part, GroupedQueryAttention) for part in parts):
+        raise ValueError(f"a {type(model).__name__} has no blocks with the course's attention: pass a Llama, such as "
+                         "load_checkpoint(folder) gives.")  # fmt: skip
+    with ExitStack() as stack:
+        for kind in {_mixes(part) for part in parts}:
+            stack.enter_context(mock.patch.object(kind, "attend", _given_own(attend, kind.attend)))
+        yield
+
+
+def _given_own(attend, own):
+    return lambda attention, *given: attend(own, attention, *given)
+
+
+def _mixes(attention):
+    # The class whose `attend` mixes the values itself: one that calls super() only changes what comes in or out.
+    return next(kind for kind in type(attention).__mro__
+                if "attend" in vars(kind) and "__class__" not in kind.attend.__code__.co_freevars)  # fmt: skip
+
+
+def mixes_plainly(attention: nn.Module) -> bool:
+    """Whether softmax over scaled products alone gives the weights: no cap, sink or slope of an edit."""
+    return _mixes(attention).attend is PLAIN
+
+
+def weights_of(own: Callable, attention: nn.Module, q, k, v, visible) -> torch.Tensor:
+    """The attention weights (B, H, T, S) by which `own`, of `attending`, mixes the values v (B, K, S, h).
+
+    Raises:
+        ValueError: if what it returns is no weighted sum of the values, so that there are no weights to show.
+    """
+    visible = causal_visible(q.shape[2], k.shape[2], q.device) if visible is None else visible
+    if own is PLAIN:
+        return attention_weights(q, repeat_kv(k, attention.n_rep), visible)
+    one_hot = torch.eye(k.shape[2], dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1)
+    weights, mixed = own(attention, q, k, one_hot, visible), own(attention, q, k, v, visible)
+    off = (weights @ repeat_kv(v, attention.n_rep) - mixed).nan_to_num(0).abs().max()  # NaN: of a query without a key
+    if not off <= 0.02 * v.nan_to_num(0).abs().max():
+        raise ValueError(f"the {type(attention).__name__} of this model gives no weighted sum of the values, so it has "
+                         "no attention weights to show: read what it returns by outputs_of.")  # fmt: skip
+    return weights
 
 
 def outputs_of(model: nn.Module, names: Iterable[str], pieces: Iterable[torch.Tensor], *cache) -> dict:
@@ -97,12 +152,13 @@ def replaced(part: nn.Module | type, forward: Callable) -> Iterator[None]:
 def without_heads(model: Llama, heads: Iterable[tuple[int, int]]) -> Iterator[None]:
     """Inside the `with`, these (layer, head) write zeros: ablation."""
     require_model(model)
-    n_layers, n_heads, h = model.config.n_layers, model.config.n_heads, model.config.head_dim
+    n_layers, n_heads = model.config.n_layers, model.config.n_heads
     cut = torch.zeros(n_layers, n_heads, dtype=torch.bool)
     for layer, head in heads:
         if layer not in range(n_layers) or head not in range(n_heads):
             raise ValueError(f"no head {(layer, head)}: the model has {n_layers} layers of {n_heads} heads, from 0.")
         cut[layer, head] = True
+    h = getattr(model.layers[0].attention, "v_dim", model.config.head_dim)  # MLA's values are narrower
     columns = {f"layers.{i}.attention.o_proj": row.repeat_interleave(h) for i, row in enumerate(cut) if row.any()}
     with _hooks(model, columns, lambda name, mixed: mixed.masked_fill(columns[name].to(mixed.device), 0), before=True):
         yield

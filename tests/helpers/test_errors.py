@@ -141,7 +141,7 @@ SAID = [
     (lambda: generate.next_token_probabilities(torch.ones(1, 3).long()), "torch.int64 … pass logits.float()"),
     (lambda: masks.same_document(TOKENS[0] - 2, TOKENS[0], TOKENS[0]), "document has no position -1: it has 3, from 0"),
     (lambda: masks.prefix(TOKENS[0], TOKENS[0], -1), "length=-1 must be at least 0"),
-    (lambda: attention_by_layer(RELATIVE.make(), TOKENS), "attention_by_layer knows plain LLaMA only … outputs_of"),
+    (lambda: attention_by_layer(torch.nn.Linear(2, 2), TOKENS), "a Linear has no blocks … pass a Llama, such as load"),
     (lambda: Llama(RELATIVE), "a 'mistral' model has parts that Llama has not: call config.make()"),
     (lambda: model_from_weights(RELATIVE, RELATIVE.make().state_dict()), "has parts that Llama has not … beyond.fam"),
     (lambda: MODEL(TOKENS, KVCache(OURS, 1, 3, torch.float32, "meta")), "on cpu, the cache … on meta: make the cache"),

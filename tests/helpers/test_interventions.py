@@ -4,10 +4,21 @@ import pytest
 import torch
 
 from beyond.families import config_from_hugging_face, make_relative
+from beyond.families import load_checkpoint as open_any
+from beyond.families.reference import TOKENS, save_random
 from beyond.fast_decode import prepare_for_decoding
 from helpers import interventions
 from helpers.checkpoint import config_to_hugging_face, load_checkpoint
-from helpers.interventions import held_out_loss, held_out_windows, patched, replaced, without_heads
+from helpers.interventions import (
+    attending,
+    attention_by_layer,
+    held_out_loss,
+    held_out_windows,
+    patched,
+    replaced,
+    weights_of,
+    without_heads,
+)
 from helpers.model import RMSNorm, SwiGLU
 from helpers.text import TINY_LLAMA
 from tests.support.models import TINY, draw_tokens, make_model
@@ -67,6 +78,43 @@ def test_a_head_is_cut_where_it_writes(model, tokens):
         model.layers[0].attention.o_proj.weight[:, 8:16] = 0
         model.layers[1].attention.o_proj.weight[:, 16:] = 0
     assert torch.equal(model(tokens), cut)
+
+
+MLA = {"kv_lora_rank": 8, "q_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 6,
+       "num_key_value_heads": 4, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2,
+       "moe_intermediate_size": 16, "first_k_dense_replace": 1}  # fmt: skip
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [("gpt_oss", {}), ("gemma2", {"sliding_window": 6, "head_dim": 8}), ("smollm3", {}), ("deepseek_v3", MLA)],
+)
+def test_a_relatives_attention_weights_are_those_of_transformers(family, settings):
+    """Sinks, caps and windows, a layer that stands still, values narrower than keys; `output_attentions` of eager."""
+    theirs, folder = save_random(family, **settings)
+    with torch.no_grad():
+        wanted = theirs.cpu()(TOKENS, output_attentions=True).attentions
+    torch.testing.assert_close(attention_by_layer(open_any(folder), TOKENS), torch.cat(wanted), atol=1e-5, rtol=0)
+
+
+def test_heads_whose_values_are_narrower_than_keys_are_cut_one_by_one():
+    model = open_any(save_random("deepseek_v3", **MLA)[1])
+    with torch.no_grad(), without_heads(model, [(0, 1)]):
+        cut = model(TOKENS)
+    with torch.no_grad():
+        model.layers[0].attention.o_proj.weight[:, 6:12] = 0
+        torch.testing.assert_close(model(TOKENS), cut)
+
+
+def test_what_is_no_weighted_sum_of_values_has_no_weights():
+    model, tokens = make_model(), draw_tokens(2, 16)
+
+    def squared(own, attention, q, k, v, visible):
+        return weights_of(lambda *given: own(*given) ** 2, attention, q, k, v, visible)
+
+    with attending(model, squared), pytest.raises(ValueError, match="gives no weighted sum of the values"):
+        model(tokens)
 
 
 def test_patching_every_position_of_the_last_block_gives_the_clean_logits(model, tokens):
