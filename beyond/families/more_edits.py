@@ -1,4 +1,4 @@
-"""Edits of seventy more families. Each is a small class that inherits a part and changes one method, as in edits.py."""
+"""Edits of families that 08 does not teach. Each is a small class that changes one method of a part, as in edits.py."""
 
 import math
 from types import SimpleNamespace
@@ -107,6 +107,7 @@ def near_best(model: Relative, content: dict):
                 left = left.scatter(1, chosen, float("-inf"))
             return tuple(torch.cat(parts, dim=-1) for parts in zip(*found, strict=True))
 
+    require_number("router_jitter_noise", content["router_jitter_noise"], lambda jitter: jitter >= 0, ">= 0")
     for mixture in _mixtures(model):
         patch(NearBest, mixture, jitter=content["router_jitter_noise"])
 
@@ -290,21 +291,21 @@ def clipped(model: Relative, content: dict):
 
 
 def differential(model: Relative, content: dict):
-    """Half the heads are taken off the others, by a learned share: what both see is noise. arXiv 2410.05258."""
+    """Half of the heads, times a learned factor, are subtracted from the others: noise cancels. arXiv 2410.05258."""
 
     class Differential(Edit):
         def attend(self, q, k, v, visible):
-            attend, (q1, k1, q2, k2) = super().attend, (getattr(self, f"lambda_{name}") for name in NAMES)
+            attend, (q1, k1, q2, k2) = super().attend, (getattr(self, f"lambda_{name}") for name in names)
             both = [attend(q, k, half.repeat(1, 2, 1, 1), visible) for half in v.chunk(2, dim=1)]
             first, second = torch.cat(both, dim=-1).chunk(2, dim=1)  # (B, H/2, T, 2h) each
             share = ((q1 * k1).sum(dtype=torch.float32).exp() - (q2 * k2).sum(dtype=torch.float32).exp()).to(q)
             return (1 - self.start) * F.rms_norm(first - (share + self.start) * second, first.shape[-1:], eps=self.eps)
 
-    NAMES, config = ("q1", "k1", "q2", "k2"), model.config
+    names, config = ("q1", "k1", "q2", "k2"), model.config
     if config.n_kv_heads % 2:
-        raise ValueError(f"num_key_value_heads={config.n_kv_heads} must be even, because one half is taken off.")
+        raise ValueError(f"num_key_value_heads={config.n_kv_heads} must be even: one half is subtracted.")
     for layer, block in enumerate(model.layers):
-        learned = {f"lambda_{name}": nn.Parameter(0.1 * torch.randn(config.head_dim)) for name in NAMES}
+        learned = {f"lambda_{name}": nn.Parameter(0.1 * torch.randn(config.head_dim)) for name in names}
         patch(Differential, block.attention, start=0.8 - 0.6 * math.exp(-0.3 * layer), eps=config.norm_eps, **learned)
 
 
