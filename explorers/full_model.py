@@ -290,7 +290,8 @@ def explore_xray(model=TINY_LLAMA, text=SENTENCE, blocks=(), heads=(), tokenizer
         parts[f"feed-forward of block {layer}"] = within(ax, right, y, right + column * n, y + PITCH - 6)
     alt = "Down: blocks. Left their attention masks; right, for each token, whether its vector changed (red). "
     explorer = Explorer(figure, draw, controls, f"{alt}Above RoPE's clocks, below the loss.", parts, True)
-    explorer.controls["clicked"].value = (f"feed-forward of block {blocks[len(blocks) // 3]}",)
+    if not is_own:
+        explorer.controls["clicked"].value = (f"feed-forward of block {blocks[len(blocks) // 3]}",)
     return explorer
 
 
