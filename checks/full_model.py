@@ -332,6 +332,7 @@ FINDS = {  # each bug: the property that is to find it, and how; those before it
     "one logit hangs slightly on later tokens": (0, LARGEST_WITH_LARGEST),
     "mask shows the next token, with new weights": (0, "Do you compare all numbers, not the likeliest alone?"),
 }
+SMALLER = "Is the limit 1e-4 of the largest logit, not a part of it, nor 1e-4 of each logit?"
 TOO_STRICT = "And is rounding allowed for, with 1e-4 of the largest logit and not 1e-4 itself?"
 ALARMS = (  # what to ask who fails a right model, by property
     "Do you compare only the logits before the changed token?",
@@ -383,7 +384,7 @@ def _finds_bugs(function, _):
             if name in FINDS:
                 raise Wrong(f"a model with the bug “{name}” fails your property {NAMES[broken]}, which it keeps.", OWN)
             counted = "Only distances between positions count in RoPE, so this model is right as well."
-            hint = counted if name == COUNTED else f"{ALARMS[broken]} {TOO_STRICT}"
+            hint = {COUNTED: counted, HALF: SMALLER}.get(name, f"{ALARMS[broken]} {TOO_STRICT}")
             kind = (
                 f"a model with the bug “{name}”, which breaks no property,"
                 if name in BUGS
@@ -485,6 +486,8 @@ EVERY_NUMBER = (
 RUNS = "Modules come in the order in which they run: named_modules() tells in which they were made."
 RENAMED = "Is each module compared with the module that names gives it? The two models may run theirs in another order."
 ONE_NAME = "Did every hook note under the same name? A function made in a loop keeps its own by name=name."
+ANY_CLASS = "Is every module that has a weight a part, the head, too, and whatever its class is called?"
+WITHOUT = "Is each of your parts a module with a weight? A module without one is no part, and names does not hold it."
 FIRST = "Which module is the first to diverge, not the one that is off by most? Its name is that of one with a weight."
 OF_ONE = "Is the limit 1e-5 of the largest number of this one module? The numbers of others may be much larger."
 OUTPUTS = "Does your hook note what the module returns? f(part, inputs, output) gets its inputs, too."
@@ -525,7 +528,7 @@ def _pairs():
     other = copy.deepcopy(right)
     other.lm_head.weight[7] += 0.1
     other.eval().lm_head.__class__ = type("Head", (nn.Linear,), {})  # any class of module may have a weight
-    yield "another row of the head", other, right, None, ("lm_head", 0), ""
+    yield "another row of the head", other, right, None, ("lm_head", 0), ANY_CLASS
     other, names = in_block_1(right, "gain ignored"), {f"1.{name}": f"0.{name}" for name, _ in right.named_modules()}
     for block in other.layers:  # their first norm is now the last that is listed, still the first to run
         block.attention_norm = block._modules.pop("attention_norm")
@@ -581,7 +584,8 @@ SLIPS = (OUTPUTS, _inputs_noted), (OF_ONE, _limit_of_all)  # hint, and what a pr
 
 PAIRS = [Case("fifteen pairs of models", ("one of fifteen", "its reference", "three texts", None))]
 check_first_departure = check_of(Exercise(
-    first_departure, PAIRS, [], harness=Harness(_finds_departures), hints={"must match": RENAMED}))  # fmt: skip
+    first_departure, PAIRS, [], harness=Harness(_finds_departures),
+    hints={"must match": RENAMED, "KeyError": WITHOUT}))  # fmt: skip
 
 
 MAX_COST, MIN_HEADS = 0.3, 16  # [nat/token]; heads

@@ -272,6 +272,7 @@ FULL_ROW = "A row without padding has T + 1 tokens, and its last prediction coun
 UNDERFLOWS = (
     "A softmax rounds to 0 here; its logarithm is -inf or, clamped, constant. F.cross_entropy takes the logits."
 )
+MIXED = "Here padding is no one token, and not every weight learns: do the lengths alone say what counts?"
 WHOLE = "Here one call holds the whole batch, and all rules hold as before: padding, old gradients, clipping."
 SHARE, QUESTIONS = "nats[asked].sum() / questions", "(lengths - 1).sum()"
 AT_MOST_T = ".clamp(max=rows.shape[1] - 1)"
@@ -282,7 +283,7 @@ check_accumulated_step = check_of(Exercise(accumulated_step, [
     Case("3 rows in one micro-batch, the first without padding, old gradients, a new optimizer",
          _accumulates(WITH_GRADIENTS, _padded(6, 3, 4, spare=0), 8), WHOLE),
     Case("3 rows, padded with other tokens, two at once, old gradients, a frozen matrix, one not in the optimizer",
-         _accumulates(FROZEN, _padded(6, 3, 4, fill=None, spare=0), 2)),
+         _accumulates(FROZEN, _padded(6, 3, 4, fill=None, spare=0), 2), MIXED),
     Case("a micro-batch without a prediction", _accumulates(3, _padded(6, 4, 1, 1, 5), 2), UNEVEN),
 ], [  # known mistakes
     ("Yours is the mean of the micro-batches' means.", _step(SHARE, "nats[asked].mean().nan_to_num() / len(parts)")),

@@ -128,6 +128,8 @@ WRONG["rows"] |= {
     "float16_widened": (
         "torch.float32, expected torch.float16", lambda q, k, v, visible: rows__einsum(
             q, k, v, visible).to(torch.float32 if q.dtype == torch.float16 else q.dtype)),
+    "one_query_of_two_axes_sees_all": ("one query, 32 keys", _where(
+        lambda k, mask: len(mask) == 1 and k.shape[2] > 3, _seeing(lambda mask: mask | True))),
     "triangle_of_its_own": ("not a causal one", _seeing(_causal)),
     "broadcasts_one_head": ("5,120 numbers; 1,280 are enough", _where(lambda k, mask: k.shape[1] == 1, _one_head)),
     "copies_for_several_texts": ("where it broadcasts", _where(lambda k, mask: len(k) > 1, _product_that_broadcasts)),

@@ -103,7 +103,7 @@ WRONG["accumulated_step"] |= {
     "eval_left": ("eval mode afterwards", lambda m, *s: (accumulated_step__ignored(m, *s), m.eval())[0]),
     "lengths_in_place": ("lengths was changed", lambda m, o, r, lengths, k: (
         accumulated_step__ignored(m, o, r, lengths, k), lengths.sub_(1))[0]),
-    "padding_is_one_token": ("padded with other tokens", mutate(accumulated_step__ignored,
+    "padding_is_one_token": ("padding is no one token", mutate(accumulated_step__ignored,
         ">= lengths[:, None]", ">= lengths[:, None]\n    later &= rows[:, 1:] == rows[:, -1:]",
         "(lengths - 1).sum()", "(~later).sum()")),
     "course": ("it calls the course's accumulated_step", torch.enable_grad()(accumulated_step)),
