@@ -19,20 +19,13 @@ import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as TYPES
 
 from beyond.families import FAMILIES, load_checkpoint, register_family
-from beyond.families.reference import TOKENS, max_abs_diff, one_by_one, save_random
+from beyond.families.differences import OTHER_KINDS
+from beyond.families.reference import SMALL as FIRST
+from beyond.families.reference import TOKENS, max_abs_diff, one_by_one, save_random, small_settings
 
 GONE = object()
 STRICT = 1e-4  # of the largest logit
 SLIDE, FULL = "sliding_attention", "full_attention"
-FIRST = {  # sizes, where a type's config has them; the second differ in all that a row might have written down
-    "n_embd": 32, "d_model": 32, "n_layer": 4, "n_layers": 4, "num_layers": 4, "num_hidden_layers": 4, "n_head": 4,
-    "n_heads": 4, "num_heads": 4, "attention_heads": 4, "n_positions": 64, "max_seq_len": 64, "ffn_dim": 48,
-    "dff": 48, "rms_norm_eps": 1e-5, "layer_norm_eps": 1e-5, "layer_norm_epsilon": 1e-5, "norm_eps": 1e-5,
-    "head_dim": 8, "sliding_window": 6, "moe_intermediate_size": 20, "shared_expert_intermediate_size": 24,
-    "shared_intermediate_size": 24, "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4,
-    "num_experts_per_tok": 2, "kv_lora_rank": 12, "q_lora_rank": 20, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
-    "v_head_dim": 8, "layer_types": [SLIDE, FULL, SLIDE, FULL],
-}  # fmt: skip
 SECOND = FIRST | {
     "hidden_size": 64, "n_embd": 64, "d_model": 64, "intermediate_size": 80, "ffn_dim": 80, "dff": 80,
     "num_key_value_heads": 1, "head_dim": 16, "sliding_window": 9, "moe_intermediate_size": 28, "num_experts": 6,
@@ -101,19 +94,8 @@ BITING = {  # what else a type needs so that every setting of its row changes so
 
 def save(kind, sizes, biting=True):
     """transformers' random model of a type, and a folder that holds it; every setting of its row changes something."""
-    config = transformers.AutoConfig.for_model(kind)
-    usual, own = config.to_dict(), BITING.get(kind, {}) if biting else {}
-    settings = {name: value for name, value in ({"num_hidden_layers": 4} | sizes).items() if name in usual}
-    settings |= {other: settings[name] for other, name in config.attribute_map.items() if name in settings}
-    if (
-        "max_window_layers" in usual
-        or not usual.get("sliding_window")
-        or not set(usual.get("layer_types") or [None]) <= {SLIDE, FULL}
-    ):
-        settings.pop("layer_types", None)
-    if "qk_rope_head_dim" in usual:
-        settings.pop("head_dim", None)
-    return save_random(kind, **settings | (own(sizes) if callable(own) else own))
+    own = BITING.get(kind, {}) if biting else {}
+    return save_random(kind, **small_settings(kind, sizes) | (own(sizes) if callable(own) else own))
 
 
 def differences(theirs, folder):
@@ -260,21 +242,6 @@ LACKS = {  # plain attention without a row, and what its row would need
     "longcat_flash": "two attentions in a layer, experts that do nothing", "cohere_compass_text": "not looked into",
     **dict.fromkeys(("gemma3n_text", "gemma4_text", "gemma4_unified_text"), "an embedding for each layer"),
     "mimo_v2_flash": "more key heads in layers with a window, so the cache would have two shapes",
-}  # fmt: skip
-OTHER_KINDS = {
-    "decoders of encoders and translators": "bart bert bert-generation big_bird bigbird_pegasus blenderbot "
-    "blenderbot-small camembert cpmant data2vec-text electra ernie marian mbart megatron-bert mvp pegasus plbart "
-    "prophetnet reformer rembert roberta roberta-prelayernorm roc_bert roformer trocr whisper xlm xlm-roberta "
-    "xlm-roberta-xl xlnet xmod",
-    "text parts of models that see, hear or draft": "emu3 fuyu gemma3 gemma3n gemma4 gemma4_assistant gemma4_unified "
-    "gemma4_unified_assistant git got_ocr2 inkling2_text inkling_text llama4 mllama moshi moss_transcribe_diarize "
-    "musicgen musicgen_melody phi4_multimodal",
-    "models that keep a state": "bailing_hybrid bamba falcon_h1 falcon_mamba granitemoehybrid jamba kimi_linear lfm2 "
-    "lfm2_moe lfm3 mamba mamba2 minimax nemotron_h olmo_hybrid qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text "
-    "qwen3_next qwen4_exp qwen4_exp_text recurrent_gemma rwkv xlstm zamba zamba2 zaya",
-    "models that choose which keys they look at": "axk2 deepseek_v32 deepseek_v4 doge dots3_note dots3_note_text "
-    "glm_moe_dsa hy_v4 minimax_m3_vl_text",
-    "models that loop, or read bytes": "blt hrm_text",
 }  # fmt: skip
 
 

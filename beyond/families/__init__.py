@@ -8,6 +8,7 @@
     published            the sizes of ten published models
     lenses               both lenses of whole models in one picture
     reference            small random models of transformers, to compare with
+    differences, box     what_differs: what a family does otherwise than LLaMA, measured on such a model
     bugs                 nine bugs, to be put into a right model
 
 Whoever adds a family begins with its row; `register_family` makes it known.

@@ -1,6 +1,7 @@
 """The reference of notebook 08: small random models of transformers, and how far ours is from them."""
 
 import functools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
@@ -21,7 +22,35 @@ NONTRIVIAL_CONFIG = {  # what else a small model needs, so that each edit of its
     "gpt_oss": {"sliding_window": 6, "num_local_experts": 4, "num_experts_per_tok": 2, "swiglu_limit": 1.0,
                 "head_dim": 8},
 }  # fmt: skip
+SMALL = {  # sizes, where a type's config has them
+    "n_embd": 32, "d_model": 32, "n_layer": 4, "n_layers": 4, "num_layers": 4, "num_hidden_layers": 4, "n_head": 4,
+    "n_heads": 4, "num_heads": 4, "attention_heads": 4, "n_positions": 64, "max_seq_len": 64, "ffn_dim": 48,
+    "dff": 48, "rms_norm_eps": 1e-5, "layer_norm_eps": 1e-5, "layer_norm_epsilon": 1e-5, "norm_eps": 1e-5,
+    "head_dim": 8, "sliding_window": 6, "moe_intermediate_size": 20, "shared_expert_intermediate_size": 24,
+    "shared_intermediate_size": 24, "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4,
+    "num_experts_per_tok": 2, "kv_lora_rank": 12, "q_lora_rank": 20, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
+    "v_head_dim": 8, "layer_types": ["sliding_attention", "full_attention"] * 2,
+}  # fmt: skip
 TOKENS = torch.randperm(64, generator=torch.Generator().manual_seed(0))[None, :28]
+
+
+def small_settings(family: str, sizes: dict | None = None) -> dict:
+    """By the names of config.json, four small layers of a family: with windows and experts, if it has any."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.for_model(family)
+    usual = config.to_dict()
+    small = {name: value for name, value in ({"num_hidden_layers": 4} | (sizes or SMALL)).items() if name in usual}
+    small |= {other: small[name] for other, name in config.attribute_map.items() if name in small}
+    kinds = {*(usual.get("layer_types") or [None])}
+    if "max_window_layers" in usual or not usual.get("sliding_window") or not kinds <= {*SMALL["layer_types"]}:
+        small.pop("layer_types", None)
+    if "qk_rope_head_dim" in usual:
+        small.pop("head_dim", None)
+    if sizes is None:  # a factor of 1 would hide
+        ones = [name for name, value in usual.items() if value == 1 and type(value) is float]
+        small |= {name: 1.5 for name in ones if re.search("multiplier|scal", name)}
+    return small
 
 
 @functools.cache
@@ -45,7 +74,7 @@ def save_random(family: str, large: bool = True, **settings) -> tuple[nn.Module,
     config = AutoConfig.for_model(family, **sizes | NONTRIVIAL_CONFIG.get(family, {}) | settings)
     theirs = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()  # in plain steps, as ours
     for name, weight in theirs.named_parameters() if large else ():
-        if "norm" in name:
+        if "norm" in ".".join(name.split(".")[-2:]):  # of DBRX all of attention is within one
             nn.init.uniform_(weight, 0.5, 1.5)
         else:
             nn.init.normal_(weight, std=1.0 if "bias" in name or "sinks" in name else 0.3)
