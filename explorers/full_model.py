@@ -207,7 +207,8 @@ def explore_xray(model=TINY_LLAMA, text=SENTENCE, blocks=(), heads=(), tokenizer
     ax = figure.add_axes((0, 0, 1, 1))
     bare(ax, (0, WIDTH), (end + 104, 0))
     write, all_pairs = functools.partial(ax.text, va="center", fontsize=9), model.inv_freq.shape[-1]
-    pairs = f"first {all_pairs} pairs" if all_pairs == len(speeds[0]) else f"{all_pairs} pairs, {len(speeds[0])} shown"
+    few = "" if all_pairs == len(speeds[0]) else f"{len(speeds[0])} "
+    says = f"{few}of RoPE's {'' if few else 'first '}{all_pairs} pairs, at this position"
     centres = np.meshgrid(right + 17 + 34 * np.arange(len(speeds[0])), 44 + 34 * np.arange(len(kinds)))
     for x, y, pair in zip(*map(np.ravel, (*centres, speeds)), strict=True):
         ax.plot(*np.add(arc(0, 2 * np.pi, 14), [[x], [y]]), color=HIDDEN, lw=1)
@@ -229,7 +230,6 @@ def explore_xray(model=TINY_LLAMA, text=SENTENCE, blocks=(), heads=(), tokenizer
     for at, sees in enumerate(_sees(model, blocks)):
         write(26, top + PITCH * at + side / 2 + 18, sees, ha="center", color=GREY).set_fontsize(7)
     write(10, 20, "Rotation angles", weight="bold")
-    says = f"of RoPE's {pairs}, at this position"
     for at, those in enumerate(kinds if len(kinds) > 1 else [says]):
         write(10, 44 + 34 * at, those)
     write(right, 20, says if len(kinds) > 1 else "")

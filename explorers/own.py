@@ -79,6 +79,6 @@ def chosen(name: str, asked, there: int, otherwise) -> list[int]:
     return numbers
 
 
-def spread(there: int) -> range:
-    """At most eight of so many blocks, evenly spread."""
-    return range(0, there, -(-there // 8))
+def spread(there: int) -> list[int]:
+    """At most eight of so many blocks, evenly spread, with the first and the last."""
+    return sorted({round(place * (there - 1) / 7) for place in range(8)})
