@@ -496,15 +496,19 @@ def what_differs(model_type: str, **settings):
     print(textwrap.fill(f"As in LLaMA, because no intervention shows a difference: {', '.join(same)}.", 100))
     with torch.device("meta"):
         llama = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", num_hidden_layers=1))
-    names = [name for name in model.state_dict() if not re.search(r"\.[1-9]\d*\.", name)]
-    usual, known = AutoConfig.for_model(kind).to_dict(), llama.config.to_dict().keys() | llama.state_dict().keys()
-    keys = [
-        f"{name}={textwrap.shorten(str(value), 30)}"
-        for name, value in usual.items()
-        if name not in known and not re.search("drop|output_|aux_|initializer|summary", name)
-    ]
-    for what, own in (("keys of config.json", keys), ("weights", [name for name in names if name not in known])):
-        print(textwrap.fill(f"Its {what} that LLaMA has not: {', '.join(own) or 'none'}.", 100))
+    usual, theirs = AutoConfig.for_model(kind).to_dict(), llama.config.to_dict()
+    noise = (
+        "drop|output_|aux_|initializer|summary|token|size|type$|label|version|num_hidden|num_attention|n_(embd|layer)"
+    )
+    keys = [f"{name}={textwrap.shorten(str(value), 30)}" for name, value in usual.items()
+            if not re.search(noise, name) and (name not in theirs or value != theirs[name])]  # fmt: skip
+    own = [name for name in model.state_dict() if not re.search(r"\.[1-9]\d*\.", name)]
+    own = [name for name in own if name not in llama.state_dict()]
+    for what, some in (
+        ("Keys of config.json that LLaMA has not, or sets otherwise", keys),
+        ("Weights of its own", own),
+    ):
+        print(textwrap.fill(f"{what}: {', '.join(some) or 'none'}.", 100))
     plots.show(
         draw(kind, found),
         f"For each layer of {kind} which keys a token sees, and how fast its pairs turn: "
