@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import torch
 from safetensors.torch import load_file
+from torch import nn
 from torch.nn import functional as F
 
 from beyond.families import Family, edits, load_checkpoint, register_family
@@ -31,7 +32,7 @@ from checks.full_model import (
     first_place,
 )  # fmt: skip
 from checks.judge import CheckResult, check_of
-from checks.shared import require_unchanged, snapshot
+from checks.shared import HOOK_LEFT, require_unchanged, snapshot
 from helpers.formats.fit import misfits, raise_if
 from helpers.interventions import outputs_of
 from helpers.model import apply_rope, causal_visible
@@ -57,9 +58,10 @@ def _written_out(top, of_sink):
     return _sink(SOFTMAX, f"{terms} / ({terms}.sum(-1, True) + {of_sink})", KEYS, "shares")
 
 
-def _sink_inputs(batch, n_heads, n_query, n_key, head_dim, seed=0, scale=1.0):
+def _sink_inputs(batch, n_heads, n_query, n_key, head_dim, seed=0, scale=1.0, dtype=torch.float32):
     scores, v = draw(batch, n_heads, n_query, n_key, seed=seed, scale=scale), draw(batch, n_heads, n_key, head_dim)
-    return scores, causal_visible(n_query, n_key), draw(n_heads, seed=seed + 2) + 1.0, v + 0.5
+    sinks = draw(n_heads, seed=seed + 2) + 1.0
+    return scores.to(dtype), causal_visible(n_query, n_key), sinks.to(dtype), (v + 0.5).to(dtype)
 
 
 def _sink_cases():
@@ -75,17 +77,17 @@ def _sink_cases():
     return [
         Case("two keys with score 0, a sink of ln 2, h 4", (*by_hand, values)),
         Case("as many heads as queries and keys", _sink_inputs(1, 4, 4, 4, 4, 30), "Is the sink one number per head?"),
-        Case("batch of 3", _sink_inputs(3, 2, 4, 4, 3, 20), BATCH),
+        Case("batch of 3, float64", _sink_inputs(3, 2, 4, 4, 3, 20, dtype=torch.float64), BATCH),
         Case("a mask that is not causal", (scores, odd, sinks, v), "Do you use the mask given?"),
         Case("a query that sees no key", (scores, empty, sinks, v), "Without a key, the sink takes all: 0, not nan."),
         Case("large scores, sinks far apart", (*large, torch.tensor([0.0, 300.0]), large_v),
              "Does exp overflow, or round a whole row to 0? softmax over each row's scores and its own sink does not."),
         Case("hidden score 300, others -60000", (*far, draw(1, 1, 3, 4)), "Put -inf before the softmax."),
-        Case("scores and sinks in float32, v in bfloat16", (scores, causal, sinks, v.bfloat16())),
+        Case("all in float16", _sink_inputs(2, 3, 3, 4, 6, 40, dtype=torch.float16)),
         Case("scores near 300 and sinks in float32, v in bfloat16",
              (scores + 300.0, causal, sinks + 300.0, v.bfloat16()), HALF),
         Case("scores near -60000, v in float16", (8 * scores - 6e4, causal, sinks - 6e4, v.half()), HALF),
-        Case("scores and v not contiguous", (strided(scores), causal, sinks, strided(v)), MEMORY),
+        Case("scores, visible and v not contiguous", (strided(scores), strided(causal), sinks, strided(v)), MEMORY),
         Case("gradients", (scores[:1], empty, sinks, v[:1]), gradients=True),
         Case("gradients, the scores of a head 300 below its sink", (*below, v[:1]),
              "Does exp of the sink overflow where all scores are far below? Then gradients are nan.", gradients=True),
@@ -394,7 +396,7 @@ def where_they_part(ours, theirs, tokens, names=None):
     return None
 
 
-def _read_wrong(cached, places, rows=2):
+def _read_wrong(cached, places, rows=3):
     """A change: what parts return for a token is off by a multiple of RTOL_MODULE, {part: {place in row 0: multiple}}.
 
     Place p of row 0 and 27 - p of row 1 are one token. With `cached` it is wrong only alone, with rows=1 only in row 0.
@@ -405,11 +407,13 @@ def _read_wrong(cached, places, rows=2):
         for name, multiples in places.items():
             part, off = model.get_submodule(name), torch.zeros(64)
             off[TOKENS[0, [*multiples]]] = RTOL_MODULE * made[name].abs().max() * torch.tensor([*multiples.values()])
-            part.forward = lambda *given, right=part.forward, off=off: (
-                right(*given)
-                + off[now[0]][..., None]
-                * ((torch.arange(len(now[0])) < rows)[:, None, None] * (now[0].shape[1] == 1 or not cached))
-            )
+
+            def forward(*given, right=part.forward, off=off, **named):
+                made, (tokens,) = right(*given, **named), now
+                wrong = off[tokens].where((torch.arange(len(tokens)) < rows)[:, None], 0.0)[..., None]
+                return made + wrong if tokens.shape[1] == 1 or not cached else made
+
+            part.forward = forward
         embed.forward = lambda tokens, right=embed.forward: now.__setitem__(slice(1), [tokens]) or right(tokens)
 
     return change
@@ -436,11 +440,12 @@ def _off_behind_the_head(model):  # and within the room, felt nowhere: one row h
     part.forward = lambda x, right=part.forward: right(x) + off
     norm.forward = lambda x, right=norm.forward: right(x - off)
     head.forward = lambda x: F.linear(x, head.weight)  # as theirs, with the cap behind it
-    model.forward = lambda *given, right=model.forward: 10.0 * (right(*given) / 10.0).tanh()
+    model.forward = lambda *given, right=model.forward, **named: 10.0 * (right(*given, **named) / 10.0).tanh()
     _read_wrong(False, FAINT_AND_CLEAR)(model)
 
 
 FAINT_AND_CLEAR = {"": {24: 3.0, 18: 20.0, 12: 90.0}}  # the logits: in row 1 at 3, by less than 1e-4, at 9 and at 15
+FAINT_AND_INF = {"": FAINT_AND_CLEAR[""] | {12: math.inf}}
 CACHE = "Is cached False where all tokens at once diverge? Else let ours read them one by one, with one cache: are a "
 CACHE += "part's outputs put one behind the other, the logits too?"
 ENDS = (
@@ -452,9 +457,10 @@ PORTS = {  # what is wrong: family, settings, change
     "nothing": ("gpt_oss", {}, lambda model: None),
     "nothing; Gemma's caps are cut elsewhere": ("gemma2", CAPS, _almost_right),
     "two tokens' logits": ("gemma2", CAPS, _off_behind_the_head),
-    "two tokens' logits, with a cache": ("qwen2", {}, _read_wrong(True, FAINT_AND_CLEAR)),
     "two parts, with a cache": ("qwen2", {}, _read_wrong(True, {  # the first ends first, the second is off earlier
         "layers.0.feed_forward": {20: 3.0}, "layers.2.feed_forward": {22: 1000.0}})),
+    "logits of which one is inf, with a cache": ("qwen2", {}, _read_wrong(True, FAINT_AND_INF)),
+    "a row of the head": ("qwen2", {}, lambda model: model.lm_head.weight.data[3].mul_(1.1)),
     "a row of the embedding": ("qwen2", {}, lambda model:  # by less than 1e-4
         (weight := model.tok_embeddings.weight.data)[TOKENS[0, -4]].add_(1.5 * RTOL_MODULE * weight.abs().max())),
     "nan in the embedding": ("qwen2", {}, lambda model:  # in row 0 at 3, in row 1 at 24
@@ -476,25 +482,42 @@ def ports():
             theirs, folder = save_random(family, **settings)
             ours = load_checkpoint(folder)
             change(ours)
-            where = where_they_part(ours, theirs.cpu(), TWO_ROWS, part_names(len(ours.layers)))
+            where = where_they_part(ours, theirs.cpu(), *_given(wrong, ours))
             ours.train(family == "qwen2" and wrong in PORTS), theirs.train(ours.training)
             made.append((wrong, ours, theirs, where))
     return made
+
+
+def _given(wrong, ours):
+    """The texts of a port, one, two or three, and its {part of ours: part of theirs}, once without branches."""
+    rows, names = [0, 1, 0] if "parts" in wrong else [0, 1], part_names(len(ours.layers))
+    whole = {name: theirs for name, theirs in names.items() if name.count(".") < 2}
+    return TWO_ROWS[[0] if "head" in wrong else rows], whole if "clamp" in wrong else names
 
 
 def _finds_partings(function, *_):
     """The function as a tool that is tested: on ports that diverge at a known place, or nowhere."""
     for wrong, ours, theirs, where in ports():
         models = [(one, snapshot(one)) for one in (ours, theirs)]
+        parts = [(part, {**vars(part)}) for one in (ours, theirs) for part in one.modules()]
+        given = _given(wrong, ours)
         try:
-            answer = function(ours, theirs, TWO_ROWS.clone(), part_names(len(ours.layers)))
+            with patch.dict(nn.modules.module._global_forward_hooks):
+                answer = function(ours, theirs, *given)
+                if nn.modules.module._global_forward_hooks:
+                    raise Wrong(*HOOK_LEFT)
             for one, before in models:
                 require_unchanged(one, before)
+            if any(vars(part) != state for part, state in parts):
+                raise Wrong("a module has another forward, or an attribute more, than before.", HOOK_LEFT[1])
+            if not torch.equal(given[0], _given(wrong, ours)[0]) or given[1] != _given(wrong, ours)[1]:
+                raise Wrong("tokens or names are changed in place.", "Work on copies: names | {...} makes one.")
         finally:  # the next answer is tried on the same models
-            for one, (_, (modes, _), tensors) in models:
-                for part, mode in zip(one.modules(), modes, strict=True):
-                    part._forward_hooks.clear()
-                    part.training = mode
+            for part, state in parts:
+                part._forward_hooks.clear()
+                vars(part).clear()
+                vars(part).update(state)
+            for one, (_, _, tensors) in models:
                 for name, tensor in [*one.named_parameters(), *one.named_buffers()]:
                     tensor.data.copy_(tensors[name])
         if answer is not None and (not isinstance(answer, tuple) or [*map(type, answer)] != [str, int, bool]):
@@ -514,6 +537,8 @@ def _why(wrong, answer, where):
         return 'The name is that of our part; it is "logits" where no part diverges.'
     if answer and not answer[2] and (where or ("logits",))[0] == "logits" != answer[0]:
         return f"{ROUNDS} Of a tensor all counts: `output[0]` is for tuples alone, of a tensor it is a row."
+    if "inf" in wrong and answer in (None, ("logits", 12, True)):  # where it is inf
+        return "Whose largest number sets the limit? Theirs: an inf of ours would hide everything."
     if "nan" in wrong and not (answer and answer[0] == where[0] and answer[1] > where[1]):
         return f"A nan counts as different. {NOT_A_NUMBER[0].upper()}{NOT_A_NUMBER[1:]}"
     if answer and where and answer[0] == where[0] and answer[1] == 9:

@@ -3,6 +3,7 @@
 import torch
 
 from beyond.families import Family, edits
+from beyond.families.reference import part_names
 from checks.base import mutate
 from helpers.model import GroupedQueryAttention
 from tests.support.answers.register import RIGHT, WRONG, right
@@ -97,6 +98,14 @@ WRONG["attention_with_sink"]["largest_of_the_scores"] = (
 
 
 WRONG["attention_with_sink"] |= {
+    "float32_out_of_float64": ("(torch.float64) converts", lambda *given: (
+        y.float() if (y := attention_with_sink__written_out(*given)).dtype == torch.float64 else y)),
+    "minus_1e9_in_float16": ("Case all in float16", lambda scores, visible, sinks, v:
+        attention_with_sink__written_out(scores.masked_fill(~visible, -1e9), visible, sinks, v)),
+    "no_sinks_in_float16": ("Case all in float16", lambda scores, visible, sinks, v:
+        attention_with_sink__written_out(scores, visible, sinks * (sinks.dtype != torch.float16), v)),
+    "visible_as_a_view": ("not contiguous in memory", lambda scores, visible, *rest:
+        attention_with_sink__written_out(scores, visible.view(-1).view(visible.shape), *rest)),
     "softmax_in_the_dtype_of_v": ("softmax taken in float32", lambda scores, visible, sinks, v: (
         torch.cat((scores.float().masked_fill(~visible, -torch.inf), sinks[:, None, None].expand(*scores.shape[:3], 1)),
                   -1).to(v.dtype).softmax(-1)[..., :-1].float() @ v.float()).to(v.dtype)),
@@ -117,14 +126,14 @@ def where_they_part__hooks(ours, theirs, tokens, names):
             keep = lambda _, given, y, name=name: made.setdefault(name, []).append(y[0] if type(y) is tuple else y)  # noqa: E731
             hooks.append(model.get_submodule(name).register_forward_hook(keep))
         for piece in pieces:
-            y = model(piece, *cache)
+            y = model(piece, **({"cache": cache[0]} if cache else {}))
             logits.append(getattr(y, "logits", y))
         [hook.remove() for hook in hooks]
         return {name: torch.cat(made[name], dim=1) for name in made} | {"logits": torch.cat(logits, dim=1)}
 
     wanted = run(theirs, [tokens], names.values())
     for cached in (False, True):
-        cache = [ours.new_cache(2)] * cached
+        cache = [ours.new_cache(len(tokens))] * cached
         made = run(ours, tokens.split(1, dim=1) if cached else [tokens], names, *cache)
         if (made["logits"] - wanted["logits"]).abs().max() <= 1e-4 * wanted["logits"].abs().max():
             continue
@@ -157,8 +166,8 @@ for words, bug, *changes in (
     ("dim=1 puts them", "first_dimension", "torch.cat(made[name], dim=1)", "torch.cat(made[name])"),
     ("the module that names gives", "same_names", "wanted[names.get(name, name)]", "wanted[name]"),
     ("nan counts as different", "nan_passes", f"~({FINE})", FINE.replace("<=", ">")),
-    ("nan counts as different", "room_of_ours", "1e-5 * want", "1e-5 * y"),
-    ("round differently", "room_of_ours_without_nan", "1e-5 * want", "1e-5 * y.nan_to_num()"),
+    ("an inf of ours", "room_of_ours", "1e-5 * want", "1e-5 * y"),
+    ("an inf of ours", "room_of_ours_without_nan", "1e-5 * want", "1e-5 * y.nan_to_num()"),
     ("round differently", "room_per_row", "want.abs().max()", "want.abs().flatten(1).amax(1)[:, None, None]"),
     ("only cut elsewhere", "logits_per_row", LOGITS, f"({LOGITS.replace('.max()', '.amax((1, 2))')}).all()"),
     ("order in which parts end", "as_listed", "for name in made}", "for name in names}"),
@@ -181,8 +190,18 @@ for words, bug, *changes in (
     ("not by position", "earliest", "wanted = run(", "found = []; wanted = run(",
         "return name, at, cached", "found.append((name, at, cached))",
         "return None", "return min(found, key=lambda one: one[:0:-1], default=None)"),
+    ("the cache 2: make a cache to fit", "cache_of_two", "len(tokens)", "2"),
+    ("an inf of ours", "room_of_our_logits", LOGITS, LOGITS.replace("* wanted", "* made")),
+    ('it is "logits" where no part', "no_head", "if off.any():", "if off.any() and name != 'lm_head':"),
+    ("an attribute more", "note_on_a_module", "wanted = run(", "ours.lm_head.seen = True; wanted = run("),
     ("in another mode", "in_eval_mode", "wanted = run(", "ours.eval(); theirs.eval(); wanted = run("),
 ):  # fmt: skip
     WRONG["where_they_part"][bug] = words, mutate(where_they_part__hooks, *changes)
+WRONG["where_they_part"] |= {
+    "hook_of_all_modules_left": ("a hook is still", lambda *given: (
+        torch.nn.modules.module.register_module_forward_hook(lambda *_: None), where_they_part__hooks(*given))[1]),
+    "names_in_place": ("names are changed", lambda *given: (where_they_part__hooks(*given), given[3].clear())[0]),
+    "names_of_its_own": ("order in which parts end", lambda *given: where_they_part__hooks(*given[:3], part_names(3))),
+}  # fmt: skip
 WRONG["where_they_part"]["raises_with_hooks_on"] = "it raises Zero", lambda ours, *rest: (
     ours.register_forward_hook(len), 1 / 0)  # fmt: skip
