@@ -128,16 +128,15 @@ def _roles(order, dim, hidden, seed):
 
 
 def _reflected():
-    """Gate and up swapped, only the last number of each token changes its sign; it is about 1e-4.
+    """Gate and up swapped, only the last number of each token, about 1e-4, is too low: it changes its sign.
 
     Units come in pairs whose gates and ups change places, and whose columns of down differ in the last sign.
     """
-    x, one, other, down = _swiglu_inputs(12, 4, hidden=3, seed=360)
+    x, one, other, down = (one.abs() for one in _swiglu_inputs(80, 4, hidden=3, seed=360))
     last = torch.tensor([0.0, 0.0, 0.0, 1.0])[:, None]
-    down = down * (1 - last) + 1e-4 * down * last
-    return _mixed(
-        (0, 2, 1), x, torch.cat((one, other)), torch.cat((other, one)), torch.cat((down, down - 2 * down * last), 1)
-    )
+    down, mirrored = down * (1 - last + 3e-5 * last), down * (1 - last - 3e-5 * last)
+    gate, up = torch.cat((one + other, other)), torch.cat((other, one + other))
+    return _mixed((0, 2, 1), x, gate, up, torch.cat((down, mirrored), 1))
 
 
 def _fused(size, dim, hidden, seed, up_first=False, down_first=False):
@@ -149,17 +148,18 @@ def _fused(size, dim, hidden, seed, up_first=False, down_first=False):
 
 
 def _decoy():
-    """Many tokens, the first half 0. As Phi(0.6 g) is about sigmoid(g), GELU fits best with gate and up swapped."""
+    """Many tokens, of which each second of the last half is not 0. As Phi(0.6 g) is about sigmoid(g), GELU fits best
+    with gate and up swapped."""
     x, gate, up, down = _swiglu_inputs(300, 4, hidden=6, seed=380)
-    x[:150] = 0
+    x[:150] = x[150::2] = 0
     return _mixed((2, 1, 0), x, gate, 0.6 * gate + 0.01 * up, down)
 
 
 def _positive():
-    """All positive but down, and up 1.05 times gate: gate and up swapped, each number is too low by 0.3 % at most."""
+    """All positive, and up 1.05 times gate: gate and up swapped, each number is too large, by 0.3 % at most."""
     x, gate, _, down = (one.abs() for one in _swiglu_inputs(40, 4, hidden=6, seed=370))
     gate = gate + 0.375
-    down = -0.0015 * (down + 0.2)
+    down = 0.0015 * (down + 0.2)
     down[0] = down[-1] = 0  # so the first and last columns of y are the same in any order
     return _mixed((2, 1, 0), x + 0.75, gate, 1.05 * gate, down)
 

@@ -126,8 +126,11 @@ WRONG["matrix_roles"] |= {
         lambda z, y: (z.norm(dim=1) - y.norm(dim=1)).abs().max() < 1e-4)),
     "mean_of_all_numbers": ("Do you compare each number", _first_that(lambda z, y: (z - y).abs().mean() < 1e-4)),
     "last_column": ("Do you compare each number", _first_that(lambda z, y: _near(z[:, -1], y[:, -1]))),
-    "larger_by_1e-4_only": ("Do you compare each number", _first_that(lambda z, y: (z - y).max() < 1e-4)),
-    "loose_in_reverse": ("in reverse order, this order comes close", lambda weights, x, y: _first_that(
+    **{f"difference_without_its_size_{sign}": ("Do you compare each number",
+        _first_that(lambda z, y, sign=sign: (sign * (z - y)).max() < 1e-4)) for sign in (1, -1)},
+    "root_mean_square": ("Do you compare each number", _first_that(lambda z, y: (z - y).pow(2).mean() < 1e-8)),
+    "each_second_row": ("gate and up are swapped", _first_that(lambda z, y: _near(z[::2], y[::2]))),
+    "loose_in_reverse": ("this order comes close", lambda weights, x, y: _first_that(
         partial(_near, atol=1e-3))(weights[::-1], x, y)),
     "fused_is_the_longer": ("D 7, F 3", lambda weights, x, y: _all_orders(weights, x, y)
         if len(weights) == 3 or min(map(len, weights)) >= x.shape[1] else None),
