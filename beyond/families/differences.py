@@ -509,11 +509,10 @@ def what_differs(model_type: str, **settings):
         ("Weights of its own", own),
     ):
         print(textwrap.fill(f"{what}: {', '.join(some) or 'none'}.", 100))
-    plots.show(
-        draw(kind, found),
-        f"For each layer of {kind} which keys a token sees, and how fast its pairs turn: "
-        + " ".join(found.sentences[:4]),
-    )
+    turning_layers = [layer for layer, (speeds, _) in enumerate(found.turns) if any(speeds)]
+    full = [layer for layer, kind_of in enumerate(found.facts["mask"]) if kind_of is None]
+    alt = f"{kind}: above, which keys each layer sees; below, how fast each pair of a head turns. "
+    plots.show(draw(kind, found), alt + f"Of {len(found.turns)} layers {turning_layers} turn and {full} see all keys.")
 
 
 def draw(kind: str, found: Findings):

@@ -125,16 +125,17 @@ def test_a_planted_fault_is_noticed(kind, settings, fault, sentence):
 
 def test_the_learners_types_are_told_and_drawn(monkeypatch, capsys):
     drawn = []
-    monkeypatch.setattr(plots, "show", lambda figure, alt: drawn.append(figure))
+    monkeypatch.setattr(plots, "show", lambda figure, alt: drawn.append((figure, plots.printed(alt))))
     what_differs("exaone4")
     told = " ".join(capsys.readouterr().out.split())
     keys = "In layers 0 and 2 the keys of each head are normalized before the turn"
     for words in ("In layers 0 and 2 a token sees the last 6", "In layers 1 and 3 nothing turns", keys,
                   "the norm is behind attention, not before it", "self_attn.q_norm.weight"):  # fmt: skip
         assert words in told
-    titles = [ax.get_title(loc) for ax in drawn[0].axes for loc in ("left", "center")]
+    titles = [ax.get_title(loc) for ax in drawn[0][0].axes for loc in ("left", "center")]
     assert titles.count("4 of 4 turn") == titles.count("0 of 4 turn") == 2
-    plt.close(drawn[0])
+    assert "[0, 2] turn and [1, 3] see all" in " ".join(drawn[0][1].split())
+    plt.close(drawn[0][0])
 
 
 def test_other_kinds_of_models_are_refused_with_a_place_to_look(tmp_path):
