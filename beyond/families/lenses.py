@@ -1,10 +1,13 @@
 """Both lenses of whole models in one picture, for notebook 08."""
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from helpers.plots import HATCH, HIDDEN, INK, to_numpy
@@ -45,3 +48,91 @@ def plot_layers(lenses, *, n_tokens=8192, after=1000, ax=None, title=None) -> Ax
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     return ax
+
+
+OLD = ("nothing turns", "LayerNorm", "no gate", "biases in the feed-forward", "biases on keys",
+       "attention beside feed-forward")  # before LLaMA, in GPT-2 or GPT-J  # fmt: skip
+
+
+def read_field() -> list[dict]:
+    """What `benchmarks/field.py` measured, {"type", "year", "source", "features", "turns", "sees"} for each type.
+
+    "turns" has the share of a head that turns, "sees" the share of a text that its last token sees, for each of twelve
+    layers; None where a layer keeps a state. Types until 2022 have that year. They stand in the order of the map.
+    """
+    field = json.loads((Path(__file__).parent / "field.json").read_text(encoding="utf-8"))
+    field = [one | {"year": max(one["year"], 2022)} for one in field]
+    return sorted(field, key=lambda one: (one["year"], -len({*OLD} & {*one["features"]}), len(one["features"])))
+
+
+def plot_field(field, opens, *, title=None) -> Figure:
+    """Types by year across, and down the features in which they differ from a LLaMA; those in `opens` have a dot.
+
+    Above, how many features a type has; below, both lenses of its twelve layers.
+    """
+    when = {}
+    for one in field:
+        for name in one["features"]:
+            when.setdefault(name, []).append(one["year"])
+    rows = sorted(when, key=lambda name: (name not in OLD, np.mean(when[name])))
+    fig, axes = plt.subplots(4, sharex=True, figsize=(9.4, 6.6), height_ratios=(1.1, len(rows) / 5, 0.8, 0.9))
+    above, middle, turns, sees = axes
+    for row, name in enumerate(rows):
+        at = [column for column, one in enumerate(field) if name in one["features"]]
+        middle.vlines(at, row - 0.42, row + 0.42, color=HATCH if name in OLD else INK, lw=3.2)
+    middle.set_yticks(range(len(rows)), rows, fontsize=8)
+    middle.set(xlim=(-1, len(field)), ylim=(len(rows) - 0.4, -0.6))
+    for year in range(2022, 2027):
+        here = [column for column, one in enumerate(field) if one["year"] == year]
+        left, right = here[0] - 0.5, here[-1] + 0.5
+        old = np.mean([len({*OLD} & {*field[column]["features"]}) for column in here])
+        both = np.mean([len(field[column]["features"]) for column in here])
+        look = {"width": right - left, "align": "edge", "ec": "white"}
+        above.bar(left, old, color=HATCH, **look)
+        above.bar(left, both - old, bottom=old, color=INK, **look)
+        above.text((left + right) / 2, both + 0.1, f"{both:.1f}", ha="center", va="bottom")
+        above.text((left + right) / 2, 6.6, f"until {year}" if year == 2022 else year, ha="center")
+        for ax in axes[1:]:
+            ax.axvline(left, color=HIDDEN, lw=0.8, zorder=0)
+    above.set(ylim=(0, 6.4), yticks=[])
+    fig.suptitle(title, x=0.01, ha="left")
+    _strip(turns, field, "turns")
+    _strip(sees, field, "sees")
+    here = [column for column, one in enumerate(field) if one["type"] in opens]
+    sees.plot(here, [13.5] * len(here), "o", color=INK, ms=2.2)
+    for ax, y, text in ((above, 2.5, "differences from a LLaMA"), (turns, 6, "RoPE turns"), (sees, 6, "sees all"),
+                        (sees, 13.5, "opens here")):  # fmt: skip
+        ax.text(-2.2, y, text, ha="right", va="center", fontsize=8)
+    for ax in axes:
+        ax.set_xticks([])
+        ax.tick_params(length=0)
+        ax.spines[:].set_visible(False)
+    return fig
+
+
+def plot_still(field, *, title=None) -> Figure:
+    """Both lenses of the types in which RoPE turns in some layers only: types down, twelve layers across."""
+    field = [one for one in field if "some layers stand still" in one["features"]]
+    fig, axes = plt.subplots(1, 2, sharey=True, figsize=(8.0, 0.24 * len(field) + 1.1))
+    for ax, lens, name in zip(axes, ("turns", "sees"), ("dark: RoPE turns", "dark: sees the whole text"), strict=True):
+        ax.pcolormesh([_shades(one, lens) for one in field], cmap="Greys", vmin=0, vmax=1.25, ec="white", lw=1.5)
+        ax.set(title=name, xlabel="layer", ylim=(len(field), 0))
+        ax.set_xticks(np.arange(12) + 0.5, range(12))
+        ax.set_yticks(np.arange(len(field)) + 0.5, [one["type"] for one in field])
+        ax.tick_params(length=0)
+        ax.spines[:].set_visible(False)
+    fig.suptitle(title, x=0.01, ha="left")
+    return fig
+
+
+def _shades(one, lens):
+    # 0.1 to 1 for each of twelve layers, nan where one keeps a state; layers that see less than all are light
+    values = np.array([np.nan if share is None else share for share in one[lens]], dtype=float)
+    values = values[np.arange(12) * len(values) // 12]  # a few have fewer layers
+    return np.where(np.isnan(values), np.nan, 0.1 + 0.9 * (values if lens == "turns" else values == 1))
+
+
+def _strip(ax, field, lens):
+    shades = np.stack([_shades(one, lens) for one in field], axis=1)
+    ax.pcolormesh(np.arange(len(field) + 1) - 0.5, np.arange(13), shades, cmap="Greys", vmin=0, vmax=1.25)
+    ax.set(ylim=(14.5 if lens == "sees" else 12, 0), yticks=[])
