@@ -1,10 +1,12 @@
 """The exercises of notebook 09, scaling out: specification, cases, known mistakes with hints, check."""
 
+import contextlib
 import ctypes
 import math
 import queue
 import re
 import threading
+import time
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -14,9 +16,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from checks.base import BATCH, MEMORY, Case, Exercise, Harness, Wrong, draw, mutate, strided
+from checks.base import BATCH, MEMORY, Case, Exercise, Harness, Wrong, draw, each, mutate, strided
 from checks.full_model import small_llama
 from checks.judge import check_of
+from checks.run import ENDLESS
 
 
 def split_feed_forward(x, w_gate, w_up, w_down, n_ranks):
@@ -47,8 +50,10 @@ def _ffn(n=6, seed=0):
 check_split_feed_forward = check_of(Exercise(split_feed_forward, [
     Case("section 9.1's vector and weights, 2 ranks", (*WHOLE_NUMBERS, 2)),
     Case("a single vector, not a batch", (draw(4, seed=50), *_ffn(seed=51), 3)),
-    Case("batch 2, as many units as dim", (draw(2, 3, 4, seed=20), *_ffn(4, seed=21), 2), BATCH),
-    Case("x not contiguous", (strided(draw(2, 3, 4, seed=60)), *_ffn(seed=61), 2), MEMORY),
+    Case("batch 2, as many units as dim, one rank, float64",
+         (*each(torch.float64, draw(2, 3, 4, seed=20), *_ffn(4, seed=21)), 1), BATCH),
+    Case("not contiguous, one unit for each rank",
+         (strided(draw(1, 2, 3, 4, seed=60), 1, 2), *map(strided, _ffn(seed=61)), 6), MEMORY),
     Case("gradients", (draw(3, 4, seed=70), *_ffn(seed=71), 2), gradients=True),
 ], [  # known mistakes
     ("Does each rank return its own part, not the sum?", _split(STACKED, "torch.stack([sum(parts)] * n_ranks)")),
@@ -104,8 +109,8 @@ def _blind(case, seen_by, output):
 BY_HAND = torch.tensor([[[1.0, 0.0]], [[5.0, 4.0]]]), torch.tensor([[0.0], [3.0]]).log1p()  # denominators 1 and 4
 HIDDEN = "A rank without a visible key has -inf and the weight 0. But 0 times nan or inf is nan: leave its output out."
 VISIBLE = "A fault of a rank that sees keys must show: leave out only what has the weight 0."
-SMALL = "A weight of 1e-7 is small, not 0. Leave out only what has the weight 0, so that a fault shows."
-FAINT = torch.tensor([[0.0], [-16.118]])  # logarithms of 1 and 1e-7
+SMALL = "A weight of 1e-30 is small, not 0. Leave out only what has the weight 0, so that a fault shows."
+FAINT = torch.tensor([[0.0], [-69.078]])  # logarithms of 1 and 1e-30
 LARGE = "exp of 300 is inf in float32, and exp of -300 is 0. But a query's weights depend on differences alone."
 ONE_BEHIND = [[True, False, True], [True, True, False]]
 AXIS_FOR_H = "The weights are (R, T), the outputs (R, T, h): weights[..., None] gets an axis for h."
@@ -116,11 +121,12 @@ MERGE_ATTENTION = Exercise(merge_attention, [
     Case("logsumexps near 300 and -300", _dealt_out(2, 8, 2, seed=50, shift=torch.tensor([300.0, -300.0])), LARGE),
     *[Case(f"a rank sees no key (-inf), its output is {output}",
            _blind(_dealt_out(3, 8, 2, seed=70), ONE_BEHIND, output), HIDDEN) for output in (torch.nan, torch.inf)],
-    Case("a rank that sees keys has nan", (torch.tensor([[[1.0]], [[torch.nan]]]), torch.zeros(2, 1)), VISIBLE),
-    Case("a rank whose weight is 1e-7 has nan", (torch.tensor([[[1.0]], [[torch.nan]]]), FAINT), SMALL),
+    Case("a rank that sees keys has inf", (torch.tensor([[[1.0] * 2], [[torch.inf, -torch.inf]]]), torch.zeros(2, 1)),
+         VISIBLE),
+    Case("a rank whose weight is 1e-30 has nan", (torch.tensor([[[1.0]], [[torch.nan]]]), FAINT), SMALL),
     Case("not contiguous", tuple(map(strided, _dealt_out(3, 16, 2, seed=90))), MEMORY),
-    Case("outputs in bfloat16, logsumexps in float32, near 300",
-         tuple(map(torch.Tensor.to, _dealt_out(3, 16, 2, seed=100, shift=300.0), (torch.bfloat16, torch.float32))),
+    Case("4 ranks, outputs in bfloat16, logsumexps in float32, near 300",
+         tuple(map(torch.Tensor.to, _dealt_out(3, 16, 4, seed=100, shift=300.0), (torch.bfloat16, torch.float32))),
          "Do the logsumexps stay in float32? Near 300 bfloat16 knows only every second whole number."),
 ], [  # known mistakes
     ("A rank with the larger denominator counts for more. Yours is the mean.", lambda o, s: o.nan_to_num().mean(0)),
@@ -159,6 +165,15 @@ def _total(gradient, all_reduce):
     return total
 
 
+def _next(asked):
+    """What a rank asks for or gives; a rank is a thread of its own, whose time on the processor is counted here."""
+    start = time.process_time()
+    while time.process_time() - start < BUSY:
+        with contextlib.suppress(queue.Empty):
+            return asked.get(timeout=0.1)
+    raise Wrong(f"no answer after {BUSY:g} seconds on the processor.", ENDLESS)
+
+
 def _on_ranks(n, mend, run, training):
     """What run(part) gives on each rank: threads in place of processes, each in turn runs to its next sum."""
     asked, sums = ([queue.Queue() for _ in range(n)] for _ in range(2))
@@ -177,13 +192,17 @@ def _on_ranks(n, mend, run, training):
             part = _part(rank, n, all_reduce).train(training)
             if (answer := mend(part, all_reduce)) is not None:
                 raise Wrong(f"nothing is expected, not {type(answer).__name__}.", "Add hooks, and return nothing.")
-            asked[rank].put(run(part))
+            answer = run(part)
+            if part.training != training or not all(weight.requires_grad for weight in part.parameters()):
+                said = "the model is left in another mode: train or eval, or requires_grad."
+                raise Wrong(said, "Add hooks, and leave all else of the model as it was.")
+            asked[rank].put(answer)
         except BaseException as error:
             asked[rank].put(error)
 
     ranks = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(n)]
     try:
-        said = [rank.start() or one.get() for rank, one in zip(ranks, asked, strict=True)]
+        said = [rank.start() or _next(one) for rank, one in zip(ranks, asked, strict=True)]
         while True:
             if errors := [one for one in said if isinstance(one, BaseException)]:
                 raise errors[0]
@@ -192,7 +211,7 @@ def _on_ranks(n, mend, run, training):
             if len({getattr(one, "shape", None) for one in said}) > 1:
                 hint = "Do all ranks call all_reduce equally often, with the same shapes?"
                 raise Wrong("a rank waits for a sum that another one skips, or adds up another shape.", hint)
-            said = [theirs.put(torch.stack(said).sum(0)) or one.get() for theirs, one in zip(sums, asked, strict=True)]
+            said = [theirs.put(torch.stack(said).sum(0)) or _next(one) for theirs, one in zip(sums, asked, strict=True)]
     except BaseException:
         for rank in ranks:
             if rank.is_alive():  # it may be in a loop that never ends
@@ -230,12 +249,16 @@ TEXTS = {2: (TEXT[:24].view(2, 12), TEXT[None, 24:40]), 4: (TEXT[None, :14], TEX
 BACK = [name for name, _ in WHOLE.named_parameters()][::-1]  # the weights, seen from the loss
 
 
-def _learns(texts, model):
+BUSY = 5.0  # seconds for what a rank does between two sums
+SCALE = {2: 1.0, 4: 1e-6}  # of the loss, by ranks: a small gradient counts, too
+
+
+def _learns(texts, scale, model):
     """All logits, as one vector, and the gradients of both texts together, {name: gradient}."""
     logits, cache = [], model.new_cache(1)
     for tokens in texts:
         logits.append(model(tokens[:, :-1]))
-        F.cross_entropy(logits[-1].mT, tokens[:, 1:]).backward()
+        (scale * F.cross_entropy(logits[-1].mT, tokens[:, 1:])).backward()
     with torch.no_grad():
         logits += [model(piece, cache) for piece in TEXT[None, :4].split(3, dim=1)]
     gradients = {name: 0 * one.detach() if one.grad is None else one.grad for name, one in model.named_parameters()}
@@ -245,10 +268,10 @@ def _learns(texts, model):
 def _effect(mend, model, n):
     """The logits, then for each weight the gradients of n ranks, seen from the loss; two ranks train, four do not."""
     if mend is mend_split:  # what others are compared with
-        logits, want = _learns(TEXTS[n], deepcopy(WHOLE))
+        logits, want = _learns(TEXTS[n], SCALE[n], deepcopy(WHOLE))
         return logits, *(torch.stack([*_shares(name.split(".")[-2], want[name], n)]) for name in BACK)
     with patch.dict(nn.modules.module._global_backward_hooks), patch.dict(nn.modules.module._global_backward_pre_hooks):
-        found = _on_ranks(n, mend, partial(_learns, TEXTS[n]), training=n == 2)
+        found = _on_ranks(n, mend, partial(_learns, TEXTS[n], SCALE[n]), training=n == 2)
     return found[0][0], *(torch.stack([one[name] for _, one in found]) for name in BACK)
 
 
@@ -273,7 +296,8 @@ ONE_BRANCH = "A block has two places where the stream is read. Do you sum at bot
 TWICE = "Do the ranks have parts there? Where all have the same gradient, a sum makes it n times as large."
 check_mend_split = check_of(Exercise(mend_split, [
     Case("2 ranks, model.train()", ("large weights", 2)),
-    Case("4 ranks, model.eval()", ("large weights", 4), "Is there a sum in eval mode, too, and where T is 1?"),
+    Case("4 ranks, model.eval(), a loss times 1e-6", ("large weights", 4),
+         "Is there a sum in eval mode, too, where T is 1, and of the smallest gradient?"),
 ], [  # known mistakes
     ("Does your hook hand its sum back? The gradients are as without it.", _hooked("")),
     *[(ONE_BRANCH, _hooked(f".*{branch}_norm")) for branch in ("attention", "ffn")],

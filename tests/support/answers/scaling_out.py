@@ -22,11 +22,27 @@ def merge_attention__einsum(outputs, logsumexps):
     return torch.einsum("rt,rth->th", weights, outputs.float().masked_fill(weights[..., None] == 0, 0)).to(outputs)
 
 
-for floor in (1e-3, 1e-6):
+for floor in (1e-6, 1e-20):
     WRONG["merge_attention"][f"outputs_below_{floor:g}_left_out"] = (
         "Leave out only what has the weight 0", lambda outputs, logsumexps, floor=floor: (
             (weights := logsumexps.float().softmax(0)[..., None])
             * outputs.float().masked_fill(weights < floor, 0)).sum(0).to(outputs))  # fmt: skip
+
+
+WRONG["merge_attention"] |= {
+    "inf_left_out": ("A fault of a rank that sees keys", lambda outputs, logsumexps:
+        merge_attention__einsum(outputs.masked_fill(outputs.isinf(), 0), logsumexps)),
+    "three_ranks": ("4 ranks", lambda *given: merge_attention__einsum(*(one[:3] for one in given))),
+}  # fmt: skip
+WRONG["split_feed_forward"] |= {
+    "float32": ("(torch.float64) converts", lambda *given: split_feed_forward__einsum(
+        *(one.float() for one in given[:4]), given[4])),
+    "one_rank_without_axis": ("expected (1, 2, 3, 4)", lambda *given:
+        split_feed_forward__einsum(*given).squeeze(0)),
+    "view_of_weights": ("not contiguous", lambda x, *given: split_feed_forward__einsum(
+        x, given[0].view(-1).view(given[0].shape), *given[1:])),
+    "row_of_one_lost": ("expected (6, 1, 2, 3, 4)", lambda *given: split_feed_forward__einsum(*given).squeeze(1)),
+}  # fmt: skip
 
 
 class SumOfGradients(torch.autograd.Function):
@@ -82,6 +98,12 @@ def _once(model, all_reduce):
     hooks = {norm: norm.register_full_backward_pre_hook(hook) for norm in norms}
 
 
+def _frozen_at_last():
+    """A hook that freezes a weight when it has the gradients of both texts."""
+    seen = []
+    return lambda weight: seen.append(1) or [weight.requires_grad_(len(seen) < 2)].clear()
+
+
 def _of_norms(model, all_reduce):
     _global(model, all_reduce, [norm for block in model.layers for norm in (block.attention_norm, block.ffn_norm)])
 
@@ -119,5 +141,14 @@ WRONG["mend_split"] |= {
     "twelve_positions": ("wrong gradient", _if(lambda gradient: True, lambda gradient: gradient[:, :12])),
     "if_training": ("in eval mode, too", lambda model, all_reduce:
         IN_PLACE(model, all_reduce) if model.training else None),
+    "large_gradients_alone": ("smallest gradient", _each(
+        "register_full_backward_pre_hook", lambda gradients, all_reduce:
+            _summed(gradients, all_reduce) if gradients[0].abs().max() > 1e-5 else None)),
+    "frozen": ("or requires_grad", lambda model, all_reduce: (
+        IN_PLACE(model, all_reduce), [weight.register_post_accumulate_grad_hook(_frozen_at_last())
+                                      for weight in model.layers[1].parameters()]).count(0) or None),
+    "left_in_another_mode": ("train or eval", lambda model, all_reduce: (
+        IN_PLACE(model, all_reduce) or model.train(not model.training)) and None),
+    "endless": ("on the processor", lambda *_: [None for _ in iter(int, 1)].clear()),
     "returns_the_model": ("return nothing", lambda model, all_reduce: IN_PLACE(model, all_reduce) or model),
 }  # fmt: skip
