@@ -1,7 +1,7 @@
 """What a family's config.json says: under the newest names, with what it leaves out, and what it may not ask for."""
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -45,7 +45,8 @@ class FamilyConfig(LlamaConfig):
     """The sizes of a LLaMA, and what the edits of a family read."""
 
     family: str  # a row of FAMILIES
-    settings: dict  # by the names of config.json; complete, rope_parameters with an entry for each kind of layer
+    # by the names of config.json; complete, rope_parameters with an entry for each kind of layer
+    settings: dict = field(repr=False)
 
     def make(self) -> Relative:
         """A fresh model."""

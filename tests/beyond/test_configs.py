@@ -4,10 +4,9 @@ import json
 from functools import cache
 
 import pytest
-import torch
 import transformers
-from transformers import AutoModelForCausalLM
 
+from benchmarks.atlas import GONE, logits_of_transformers, outcome, rewrite
 from beyond.families import FAMILIES, TAUGHT, Family, load_checkpoint
 from beyond.families.configs import PARTS, SIZES
 from beyond.families.reference import TOKENS, save_random
@@ -17,7 +16,6 @@ pytestmark = pytest.mark.parity
 
 QUICK = "llama", "gemma3_text"
 TYPES = [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in ("llama", *TAUGHT)]
-GONE = object()
 LINEAR, LLAMA3 = {"factor": 4.0}, {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN, TRAINED = {"factor": 4.0, "beta_fast": 4.0}, {"original_max_position_embeddings": 16}
 THETA, KINDS = {"rope_theta": 500.0}, ("full_attention", "sliding_attention")
@@ -94,32 +92,9 @@ MORE |= {"starcoder2": {"norm_epsilon": 1e-5}, "qwen3_moe": {"num_experts": 4, "
 
 def changed(tmp_path, kind, change):
     content, weights = folder_of(kind)
-    content = {name: value for name, value in (content | change).items() if value is not GONE}
-    (tmp_path / "config.json").write_text(json.dumps(content))
+    rewrite(tmp_path, content, change)
     (tmp_path / "model.safetensors").write_bytes(weights)
     return tmp_path
-
-
-@torch.no_grad()
-def logits_of_transformers(folder, tokens=TOKENS):
-    """None if transformers refuses, in whatever way."""
-    try:
-        theirs = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
-        return theirs(input_ids=tokens, use_cache=False).logits
-    except Exception:
-        return None
-
-
-@torch.no_grad()
-def outcome(folder):
-    """Logits, or the error, which is a short sentence."""
-    try:
-        return load_checkpoint(folder)(TOKENS)
-    except ValueError as error:
-        text = str(error).replace(str(folder), "")
-        assert len(text) < 1000, text
-        assert not any(words in text for words in ("unexpected keyword", "has no attribute", "object is not")), text
-        return text
 
 
 @pytest.mark.parametrize("kind", TYPES)
