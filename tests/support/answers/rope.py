@@ -36,7 +36,7 @@ for words, bug, instead in (
     ),
     # in decoding every step would get the angles of the first
     (
-        "past the end",
+        "7, 200000, 12000000",
         "kept_by_shape",
         f"KEPT.setdefault((positions.shape, positions.dtype, positions.device, head_dim, theta), {OUTER})",
     ),
