@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -48,6 +49,31 @@ def plot_layers(lenses, *, n_tokens=8192, after=1000, ax=None, title=None) -> Ax
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     return ax
+
+
+def plot_parts(wrong, *, n_tokens=10, title=None) -> Figure:
+    """Parts x tokens for each model, red where a part is wrong; the model that is right for longest comes first.
+
+    Wrong is {model: {part of `part_names(n_layers)`: (T,) bool}}; titles name the first token whose logits are wrong.
+    """
+    first = {name: (*parts["lm_head"].tolist(), True).index(True) for name, parts in wrong.items()}
+    rows = sorted(next(iter(wrong.values())), key=lambda part: (part == "lm_head", part != "tok_embeddings", part))
+    rows = [part for part in rows if not part.split(".")[-1].isdigit()]  # a layer is its two branches
+    words = [part.replace("layers.", "layer ").replace(".", ": ").replace("_", "-") for part in rows]
+    words[0], words[-1] = "embedding", "logits"
+    fig, axes = plt.subplots(3, 4, figsize=(9.4, 5.6), sharex=True, sharey=True)
+    for ax, name in zip(axes.flat, sorted(first, key=first.get, reverse=True), strict=True):
+        cells = np.stack([to_numpy(wrong[name][part])[:n_tokens] for part in rows])
+        ax.pcolormesh(cells, cmap=ListedColormap(["#CFE5D8", "#C00000"]), vmin=0, vmax=1, ec="white", lw=1.5)
+        ax.set_title(f"{name}: " + (f"token {first[name]}" if first[name] < len(wrong[name]["lm_head"]) else "never"))
+        ax.set(ylim=(len(rows), 0))
+        ax.set_xticks([0.5, 1.5, 6.5, 8.5], [0, 1, 6, 8])
+        ax.set_yticks(np.arange(len(rows)) + 0.5, words, fontsize=8)
+        ax.tick_params(length=0)
+        ax.spines[:].set_visible(False)
+    fig.suptitle(title, x=0.01, ha="left")
+    fig.supxlabel("position [token]", fontsize=9)
+    return fig
 
 
 OLD = ("nothing turns", "LayerNorm", "no gate", "biases in the feed-forward", "biases on keys",

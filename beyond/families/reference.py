@@ -31,6 +31,13 @@ SMALL = {  # sizes, where a type's config has them
     "num_experts_per_tok": 2, "kv_lora_rank": 12, "q_lora_rank": 20, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
     "v_head_dim": 8, "layer_types": ["sliding_attention", "full_attention"] * 2,
 }  # fmt: skip
+_GROWS = {"llama_4_scaling_beta": 0.3, "original_max_position_embeddings": 8, "rope_type": "default", "rope_theta": 1e4}
+LIKE_LLAMA = {  # families with LLaMA's weights, and what a small model needs to differ from it as published ones do
+    **{family: {} for family in ("llama", "internlm3", "iquestcoder", "helium", "ernie4_5", "gemma")},
+    **{family: {"sliding_window": 6} for family in ("mistral", "ministral", "cwm")},
+    "smollm3": {"no_rope_layers": [1, 0, 1]}, "granite": {"embedding_multiplier": 12.0},
+    "ministral3": {"rope_parameters": _GROWS},
+}  # fmt: skip
 TOKENS = torch.randperm(64, generator=torch.Generator().manual_seed(0))[None, :28]
 
 
