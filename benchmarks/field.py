@@ -1,11 +1,12 @@
 """The map of notebook 08: what each causal model of transformers does otherwise than a LLaMA, and since when.
 
-python -m benchmarks.field            beyond/families/field.json, in about five minutes
+python -m benchmarks.field            beyond/families/field.json, in about ten minutes
 python -m benchmarks.field falcon     what was measured of some types
 
 A small random model of twelve layers is made of each type, with the settings that its class has if config.json says
 only the sizes. It is not read but measured: what enters and leaves its layers is replaced, and keys and weights are
-seen where PyTorch computes them. Only what no number shows is taken from the names of weights: experts and latents.
+seen where PyTorch computes them. Only experts, short vectors for keys and values, and sinks are known by the names of
+their weights, and what keeps a state or chooses its keys by the lists of `benchmarks/atlas.py`.
 """
 
 import inspect
