@@ -25,8 +25,8 @@ ROOT_ROUNDED = "Is the root rounded to the dtype of x before you divide by it? N
 WRONG_AXIS = "Is the mean over the last dimension only? Each token is normalised on its own."
 
 check_rms_norm = check_of(Exercise(rms_norm, [
-    Case("one row, eps 7", (torch.tensor([[-1.0, 1.0, -3.0, 5.0]]), torch.tensor([0.5, -1.0, 0.0, 2.0]), 7)),
-    Case("three rows, eps 0.1", (draw(3, 6, scale=0.7), gain(6), 0.1), BATCH),
+    Case("one row, eps 7", (torch.tensor([[-1.0, 1.0, -3.0, 5.0]]), torch.tensor([0.5, 1.0, 1.0, 2.0]), 7)),
+    Case("three rows, eps 0.1", (draw(3, 6, scale=0.7), torch.arange(-1.0, 5), 0.1), BATCH),
     Case("x of shape (2, 2, 3, 5)", (draw(2, 2, 3, 5, scale=2.0), gain(5), 0.1), LEADING),
     Case("x of shape (7,)", (draw(7), gain(7), 0.1), "Here x has one axis only. Count from the end: dim=-1."),
     Case("x about 1e-3, eps 1e-5", (draw(2, 6, seed=1, scale=1e-3), gain(6).flip(0), 1e-5), EPS_DECIDES),
@@ -93,8 +93,8 @@ GRAD_Y, X, *_ = _of_n(8, 4, 13, CANCELLING, torch.float16)
 
 
 check_rms_norm_backward = check_of(Exercise(rms_norm_backward, [
-    Case("one row, eps 6", (*torch.tensor([[[8.0, -1.0]], [[2.0, -4.0]]]), torch.tensor([0.0, -2.0]), 6)),
-    Case("three rows, eps 0.1", (draw(3, 4, seed=3), draw(3, 4, seed=4), gain(4), 0.1), BATCH),
+    Case("one row, eps 6", (*torch.tensor([[[8.0, -1.0]], [[2.0, -4.0]]]), torch.tensor([1.0, 2.0]), 6)),
+    Case("three rows, eps 0.1", (draw(3, 4, seed=3), draw(3, 4, seed=4), torch.arange(-1.0, 3), 0.1), BATCH),
     Case("x of shape (2, 3, 4)", (draw(2, 3, 4, seed=5), draw(2, 3, 4, seed=6), gain(4), 0.1), LEADING),
     Case("x of shape (7,)", (*draw(2, 7), gain(7), 0.1), "Here x has one axis: grad_weight has nothing left to sum."),
     Case("x about 1e-3, and a token of zeros",

@@ -45,8 +45,11 @@ def held_out_loss(model: nn.Module) -> float:
 
 @torch.no_grad()
 def attention_by_layer(model: Llama, tokens: torch.Tensor) -> torch.Tensor:
-    """Attention weights of a LLaMA or a relative, mean over the rows of tokens (B, T): (n_layers, H, T, T)."""
-    weights = {}
+    """Attention weights of a LLaMA or a relative, mean over the rows of tokens (B, T): (n_layers, H, T, T).
+
+    Zeros where a block's attention is `replaced` by what mixes no values, as in a block that is silent.
+    """
+    weights, size = {}, tokens.shape[1]
 
     def keep(own, attention, q, k, v, visible):
         weights[attention] = weights_of(own, attention, q, k, v, visible).mean(dim=0).cpu()
@@ -54,7 +57,8 @@ def attention_by_layer(model: Llama, tokens: torch.Tensor) -> torch.Tensor:
 
     with attending(model, keep):
         model(tokens)
-    return torch.stack([*weights.values()])
+    none = torch.zeros(model.config.n_heads, size, size)
+    return torch.stack([weights.get(block.attention, none) for block in model.layers])
 
 
 @contextmanager

@@ -130,3 +130,12 @@ def test_patching_every_position_of_the_last_block_gives_the_clean_logits(model,
 def test_the_loss_is_that_of_the_same_windows_everywhere():
     assert held_out_windows().shape == (16, 257)
     assert held_out_loss(load_checkpoint(TINY_LLAMA)) == pytest.approx(3.572, abs=0.002)
+
+
+def test_a_silent_block_has_weights_of_zero_and_the_others_keep_theirs():
+    model, tokens = make_model(), draw_tokens(2, 6)
+    before = attention_by_layer(model, tokens)
+    with replaced(model.layers[0].attention, lambda attention, x, *given: torch.zeros_like(x)):
+        silent = attention_by_layer(model, tokens)
+    assert not silent[0].any() and torch.allclose(silent[1].sum(-1), torch.ones(()))
+    assert not torch.equal(silent[1], before[1]) and torch.equal(attention_by_layer(model, tokens), before)

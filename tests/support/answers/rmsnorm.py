@@ -42,7 +42,7 @@ WRONG["rms_norm"] |= {  # most are wrong in few cases
         "return weight", "return weight.to(x.dtype if x.element_size() < 4 else torch.float32)")),
     "no_gradient_in_half": ("no gradient reaches x and weight in torch.float16", lambda x, w, eps: (
         rms_norm__rsqrt(x, w, eps) if x.element_size() > 2 else rms_norm__rsqrt(x, w, eps).detach())),
-    "gain_above_0": ("one row, eps 7", lambda x, w, eps: rms_norm__rsqrt(x, w.clamp(min=0), eps)),
+    "gain_above_0": ("three rows", lambda x, w, eps: rms_norm__rsqrt(x, w.clamp(min=0), eps)),
     "divides_by_the_gain": ("gradient for weight", mutate(
         rms_norm__rsqrt, "weight * (wide *", "((wide *", "+ eps)).to", "+ eps)) / (1 / weight)).to")),
     "root_kept_by_shape": ("row of zeros", lambda x, w, eps, kept={}: x.double().mul(kept.setdefault(
@@ -151,7 +151,7 @@ WRONG["rms_norm_backward"] |= {
             ".fl", ".to(torch.float16 if grad_y.dtype == torch.float16 else torch.float32).fl"))),
     "four_axes_at_most": ("five axes", mutate(rms_norm_backward__formula, ROWS, ROWS.replace(
         "flatten(0, -2).sum(0)", "sum((0, 1, 2)[: x.ndim - 1])"))),
-    "gain_found_by_division": ("1 of 2 are nan", mutate(
+    "gain_found_by_division": ("are nan", mutate(
         rms_norm_backward__formula, ROWS, f"({ROWS.replace('grad_y.float()', 'g')} / weight)")),
     "kept_by_shape": ("not contiguous", lambda grad_y, x, weight, eps, kept={}: kept.setdefault(
         (x.shape, x.dtype, grad_y.dtype), rms_norm_backward__formula(grad_y, x, weight, eps))),
