@@ -159,7 +159,8 @@ def test_06s_film_trains_as_without_a_picture_and_shows_no_run_under_the_name_of
     reported = []
     explorer.learn("attention of block 0 is silent", report=lambda *at: reported.append(at))
     stages = explorer.stages["attention of block 0 is silent"]
-    assert "attention of block 0 is silent:" in explorer.finding and "not trained" not in explorer.finding
+    assert "attention of block 0 is silent:" in explorer.finding
+    assert "not trained" not in explorer.finding
     assert reported == [(at, stages[at][0]) for at in stages]
     for step, model in circuit.learn_to_repeat(4, 2, 0, "cpu", (0, "attention")):
         assert all(torch.equal(stages[step][1][name], weight) for name, weight in model.state_dict().items())

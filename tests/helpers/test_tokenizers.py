@@ -113,7 +113,9 @@ def test_a_file_for_a_version_of_transformers_is_not_overlooked(tmp_path):
     assert load_tokenizer(tmp_path).encode("ab").ids == theirs == [1, 0]
 
 
-@pytest.mark.parametrize(("kind", "name"), [("llama", "RobertaTokenizer"), ("llama", "T5TokenizerFast"), ("beam", None)])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("llama", "RobertaTokenizer"), ("llama", "T5TokenizerFast"), ("beam", None)]
+)
 def test_a_class_that_is_not_compared_is_named(tmp_path, kind, name):
     Tokenizer(BPE({"a": 0}, [])).save(str(tmp_path / "tokenizer.json"))
     for file, what in {"config": {"model_type": kind}, "tokenizer_config": {"tokenizer_class": name}}.items():
