@@ -57,7 +57,7 @@ SENTENCES = {  # of each fact: when it is a difference from LLaMA, and how it is
     "bias on values": (_there, "a token of zeros has a value of up to {:.2g}, so there is a bias"),
     "bias of attention": (_there, "attention makes up to {:.2g} of values of 0, so its last matrix has a bias"),
     "norm on queries": (_nothing, "a query 10 times as large has the same scores: queries are normalized, too"),
-    "place in scores": (lambda by: by > 10 * EQUAL, "scores do not hang on distance alone: if all positions are "
+    "place in scores": (lambda by: by > 10 * EQUAL, "scores depend on more than the distance: if all positions are "
                         "shifted by 30, they move by {:.2g} of the largest"),
     "scale of scores": (_not_one, "a score is {:.3g} times q · k / √h"),
     "sinks": (_there, "of equal tokens the first gets less, by {:.2g}, so attention weights do not sum to 1: a sink"),
