@@ -31,7 +31,10 @@ ADDED = "Floats are added to the scores: 0 keeps a key, −inf or a dtype's lowe
 TURNED = "Is `given` turned the right way? Without true_hides, True and 1 may attend; with it they are hidden."
 EMPTY = "What `given` hides stays hidden, also if a query then sees nothing: does your mask show it a key all the same?"
 BITS = "~ turns each bit of an integer: ~1 is −2, and not 0. Make it bool first."
-SIZES = ((2, 3), (4, 4), (1, 9), (3, 9))  # of two with one n_key: a mask kept by n_key alone is wrong
+ONES = f"With true_hides a 1 hides, in integers as in bools. If you turn it by ~: {BITS}"
+NO_MASK = "Without `given` there is nothing that true_hides could turn: the triangle stays."
+AXES = "The number of axes, .ndim, tells (B, n_key) from (B, 1, n_query, n_key): with one key both have a 1 behind B."
+SIZES = ((2, 3), (1, 9))
 FILLER = torch.arange(5) >= torch.tensor([0, 2])[:, None]  # (2, 5): the second text begins with two fillers
 DOCUMENTS = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 0, 0, 1]])  # (2, 5)
 TOGETHER = (DOCUMENTS[:, 2:, None] == DOCUMENTS[:, None])[:, None]  # (2, 1, 3, 5)
@@ -56,7 +59,9 @@ def _shown(visible, n_query, n_key, shown):
 
 
 check_causal_visible = check_of(Exercise(causal_visible, [
-    *[Case(f"n_query {t}, n_key {s}", (t, s), TOP_LEFT if t < s else "") for t, s in SIZES],
+    *[Case(f"n_query {t}, n_key {s}", (t, s), TOP_LEFT) for t, s in SIZES],
+    Case("n_query 4, n_key 4, true_hides without `given`", (4, 4, None, True), NO_MASK),
+    Case("one query, one key, two texts, (B, n_key)", (1, 1, FILLER[:, -1:]), AXES),
     Case("True may attend, (B, n_key), the second text ends with fillers", (3, 5, FILLER.flip(-1)),
          "`given` hides keys. Does a query whose own key is hidden still see the others?"),
     Case("one query, one text, True is hidden", (1, 5, ~FILLER[1:], True)),
@@ -64,7 +69,7 @@ check_causal_visible = check_of(Exercise(causal_visible, [
     Case("one text, True is hidden, (B, 1, n_query, n_key)",
          (5, 5, (~FILLER[1:, None, None]).repeat(1, 1, 5, 1), True)),
     Case("1 may attend, (B, 1, n_query, n_key)", (3, 5, EMPTY_TOO.long())),
-    Case("1 is hidden", (5, 5, strided(1 - FILLER.int(), 0, 1), True), BITS),
+    Case("1 is hidden", (5, 5, strided(1 - FILLER.int(), 0, 1), True), ONES),
     Case("as many texts as queries, no key of the third", (3, 5, torch.cat([FILLER, FILLER[:1] & False]).byte())),
     Case("two documents in a row, (B, 1, n_query, n_key)", (3, 5, strided(TOGETHER, 2, 3))),
     Case("added, bfloat16's lowest, one query, (B, 1, n_query, n_key)",

@@ -65,6 +65,12 @@ WRONG["causal_visible"] |= {
         t, s, given if given is None or given.ndim == 2 or len(given) > 1 else given[0, 0], hides)),
     "a_float_below_minus_100000": ("added, float16's lowest", _reading(
         lambda m, hides: m > -1e5 if m.is_floating_point() else (m != 0) != hides)),
+    "triangle_turned": ("nothing that true_hides could turn", lambda t, s, given=None, hides=False:
+        _right(t, s) ^ hides if given is None else _right(t, s, given, hides)),
+    "four_axes_by_a_1": ("The number of axes", lambda t, s, given=None, hides=False:
+        _right(t, s) & given.bool() if given is not None and given.shape[1:] == (1,) else _right(t, s, given, hides)),
+    "integers_not_turned": ("in integers as in bools", lambda t, s, given=None, hides=False:
+        _right(t, s, given, hides and given is not None and given.dtype == torch.bool)),
     "rows_by_size": (
         "the shape (1, 5), expected (1, 1, 1, 5)", lambda t, s, given=None, hides=False:
         _right(t, s) & given.bool() if given is not None and given.shape == (t, s) else _right(t, s, given, hides)),
