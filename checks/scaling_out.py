@@ -107,12 +107,12 @@ def _blind(case, seen_by, output):
 
 
 BY_HAND = torch.tensor([[[1.0, 0.0]], [[5.0, 4.0]]]), torch.tensor([[0.0], [3.0]]).log1p()  # denominators 1 and 4
-HIDDEN = "A rank without a visible key has -inf and the weight 0. But 0 times nan or inf is nan: leave its output out."
+HIDDEN = "0 times nan or inf is nan: leave outputs out where the weight is 0. A rank may have -inf for one query only."
 VISIBLE = "A fault of a rank that sees keys must show: leave out only what has the weight 0."
 SMALL = "A weight of 1e-30 is small, not 0. Leave out only what has the weight 0, so that a fault shows."
 FAINT = torch.tensor([[0.0], [-69.078]])  # logarithms of 1 and 1e-30
 LARGE = "exp of 300 is inf in float32, and exp of -300 is 0. But a query's weights depend on differences alone."
-ONE_BEHIND = [[True, False, True], [True, True, False]]
+ONE_BEHIND = [[True, False, True], [True, True, False], [True, True, True]]  # a query of which a rank sees no key
 AXIS_FOR_H = "The weights are (R, T), the outputs (R, T, h): weights[..., None] gets an axis for h."
 LN2 = math.log(2)
 MERGE_ATTENTION = Exercise(merge_attention, [
@@ -120,7 +120,7 @@ MERGE_ATTENTION = Exercise(merge_attention, [
     Case("as many ranks as queries and numbers in a head", _dealt_out(3, 9, 3, head_dim=3, seed=20)),
     Case("logsumexps near 300 and -300", _dealt_out(2, 8, 2, seed=50, shift=torch.tensor([300.0, -300.0])), LARGE),
     *[Case(f"a rank sees no key (-inf), its output is {output}",
-           _blind(_dealt_out(3, 8, 2, seed=70), ONE_BEHIND, output), HIDDEN) for output in (torch.nan, torch.inf)],
+           _blind(_dealt_out(3, 9, 3, seed=70), ONE_BEHIND, output), HIDDEN) for output in (torch.nan, torch.inf)],
     Case("a rank that sees keys has inf", (torch.tensor([[[1.0] * 2], [[torch.inf, -torch.inf]]]), torch.zeros(2, 1)),
          VISIBLE),
     Case("a rank whose weight is 1e-30 has nan", (torch.tensor([[[1.0]], [[torch.nan]]]), FAINT), SMALL),

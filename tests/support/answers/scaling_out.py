@@ -29,7 +29,15 @@ for floor in (1e-6, 1e-20):
             * outputs.float().masked_fill(weights < floor, 0)).sum(0).to(outputs))  # fmt: skip
 
 
+def _left_out_everywhere(outputs, logsumexps):
+    """A rank that sees no key of one query is left out for all queries, unless none were left."""
+    keep = ~logsumexps.isneginf().any(1)
+    keep |= ~keep.any()
+    return merge_attention__einsum(outputs[keep], logsumexps[keep])
+
+
 WRONG["merge_attention"] |= {
+    "left_out_for_all_queries": ("-inf for one query only", _left_out_everywhere),
     "inf_left_out": ("A fault of a rank that sees keys", lambda outputs, logsumexps:
         merge_attention__einsum(outputs.masked_fill(outputs.isinf(), 0), logsumexps)),
     "three_ranks": ("4 ranks", lambda *given: merge_attention__einsum(*(one[:3] for one in given))),
