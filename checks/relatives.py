@@ -82,7 +82,9 @@ def _sink_cases():
         Case("a query that sees no key", (scores, empty, sinks, v), "Without a key, the sink takes all: 0, not nan."),
         Case("large scores, sinks far apart", (*large, torch.tensor([0.0, 300.0]), large_v),
              "Does exp overflow, or round a whole row to 0? softmax over each row's scores and its own sink does not."),
-        Case("hidden score 300, others -60000", (*far, draw(1, 1, 3, 4)), "Put -inf before the softmax."),
+        Case("hidden score 300, others -60000", (*far, draw(1, 1, 3, 4)),
+             "One query, whose hidden key has the largest score: does this key get a weight all the same, or set what "
+             "is subtracted? Put -inf before the softmax, in a single row, too."),
         Case("all in float16", _sink_inputs(2, 3, 3, 4, 6, 40, dtype=torch.float16)),
         Case("scores near 300 and sinks in float32, v in bfloat16",
              (scores + 300.0, causal, sinks + 300.0, v.bfloat16()), HALF),

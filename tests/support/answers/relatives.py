@@ -98,6 +98,8 @@ WRONG["attention_with_sink"]["largest_of_the_scores"] = (
 
 
 WRONG["attention_with_sink"] |= {
+    "one_query_sees_all": ("does this key get a weight all the same", lambda scores, visible, *rest:
+        attention_with_sink__written_out(scores, visible | (scores.shape[2] == 1), *rest)),
     "float32_out_of_float64": ("(torch.float64) converts", lambda *given: (
         y.float() if (y := attention_with_sink__written_out(*given)).dtype == torch.float64 else y)),
     "minus_1e9_in_float16": ("Case all in float16", lambda scores, visible, sinks, v:
