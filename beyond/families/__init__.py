@@ -19,5 +19,5 @@ Whoever adds a family begins with its row; `register_family` makes it known.
 from beyond.families.checkpoint import load_checkpoint, model_from_weights
 from beyond.families.configs import FamilyConfig, config_from_hugging_face, make_relative, our_weights
 from beyond.families.edits import Relative, layer_types
-from beyond.families.published import PUBLISHED, rope_and_windows
+from beyond.families.published import PUBLISHED
 from beyond.families.registry import FAMILIES, TAUGHT, Family, register_family

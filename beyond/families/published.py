@@ -1,12 +1,6 @@
 """The sizes of published models of other families, and what their config.json adds."""
 
-from dataclasses import replace
-
-import torch
-
-from beyond.families.configs import FamilyConfig, config_from_hugging_face, make_relative
-from beyond.families.edits import Relative
-from helpers.config import LlamaConfig
+from beyond.families.configs import FamilyConfig, config_from_hugging_face
 
 
 def _published(
@@ -39,14 +33,3 @@ PUBLISHED = {  # what neither function nor size needs is left out
     "gpt-oss 20B": _published("gpt_oss", 201_088, 2880, 24, 64, 8, 2880, 64, 1.5e5, num_local_experts=32),
     "Qwen3 30B-A3B": _published("qwen3_moe", 151_936, 2048, 48, 32, 4, 6144, 128, 1e6),
 }  # fmt: skip
-
-
-def rope_and_windows(model: str | LlamaConfig, n_layers: int = 24) -> tuple[torch.Tensor, list[int | None]]:
-    """The first layers' turning speeds (n_layers, h/2) [rad/token] and windows, by a name of PUBLISHED or a config."""
-    sizes = {"vocab_size": 8, "dim": 8, "hidden_dim": 8, "n_heads": 1, "n_kv_heads": 1}  # hardly any weights
-    config = replace(PUBLISHED[model] if isinstance(model, str) else model, **sizes)
-    if isinstance(config, FamilyConfig):
-        few = dict.fromkeys(config.settings.keys() & {"num_experts", "num_experts_per_tok"}, 1)
-        config = replace(config, settings=config.settings | few)
-    made = make_relative(config) if isinstance(config, FamilyConfig) else Relative(config, "llama")
-    return made.layer_inv_freq[:n_layers], made.windows[:n_layers]

@@ -11,11 +11,9 @@ from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 import transformers
-from matplotlib.figure import Figure
 from packaging.version import Version
 from safetensors.torch import load_file
 from torch.nn import functional as F
@@ -35,7 +33,6 @@ from beyond.families import (
 )
 from beyond.families.bugs import BUGS
 from beyond.families.configs import config_from_hugging_face as config_of
-from beyond.families.lenses import plot_layers
 from beyond.families.reference import SIZES, max_abs_diff, save_random
 from beyond.fast_decode import prepare_for_decoding
 from beyond.parallel import split_model
@@ -43,7 +40,6 @@ from checks.relatives import check_add_family
 from helpers.checkpoint import save_checkpoint
 from helpers.formats.hugging_face import config_from_hugging_face
 from helpers.model import RMSNorm, count_parameters
-from helpers.plots import INK
 from tests.support.models import TOLERANCE, assert_agree, enlarge, in_chunks, make_model
 from tests.support.transformers_four import run_with_four
 
@@ -375,15 +371,3 @@ COUNTS = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_model_has_its_published_number_of_parameters(name):
     assert count_parameters(PUBLISHED[name]) == COUNTS[name]
-
-
-def test_a_clock_has_the_hands_that_turn_and_a_window_is_a_band_of_its_width():
-    speeds = [[1.0, 0.001], [0, 0]]
-    ax = plot_layers({"a": (speeds, [None, 64])}, n_tokens=256, after=1000, ax=Figure().add_subplot())
-    clock, full, still, band = ax.patches[0], *ax.patches[2:4], ax.patches[5]
-    assert (clock.get_hatch(), still.get_hatch()) == (None, "////")
-    assert [line.get_color() for line in ax.lines] == ["#B0B0B0", INK]  # 1,000 rad and 1 rad
-    x, y = ax.lines[1].get_xydata().T
-    assert np.arctan2(y[0] - y[1], x[1] - x[0]) == pytest.approx(1)  # y runs down
-    widths = [np.ptp(patch.get_xy()[[0, 3], 1]) for patch in (full, band)]
-    np.testing.assert_allclose(widths, [2, 2 * 64 / 256])
