@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from beyond.families import Family, edits, load_checkpoint, register_family
 from beyond.families.bugs import BUGS
 from beyond.families.checkpoint import model_from_weights
-from beyond.families.configs import config_from_hugging_face, make_relative, our_weights
+from beyond.families.configs import SIZES, config_from_hugging_face, make_relative, our_weights
 from beyond.families.reference import TOKENS, part_names, save_random
 from beyond.families.registry import FAMILIES
 from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, mutate, require_margin, strided
@@ -146,7 +146,7 @@ class _Model:
     """
 
     @_silent()
-    def __init__(self, model_type, title, settings, sizes=None):
+    def __init__(self, model_type, title, settings, sizes=None, bites=True):
         from transformers import AutoConfig
 
         usual = AutoConfig.for_model(model_type)
@@ -158,6 +158,8 @@ class _Model:
             biting.pop("layer_types", None)
         if "original_max_position_embeddings" in (rope := getattr(usual, "rope_parameters", None) or {}):
             biting["rope_parameters"] = rope | {"original_max_position_embeddings": 8}  # fewer than the tokens
+        if not bites:
+            biting = {name: biting[name] for name in biting if re.search("head_dim|layer_types|_token_id", name)}
         with torch.random.fork_rng(devices=[]):
             theirs, folder = save_random(model_type, "initializer_range" not in settings, **biting | settings)
         theirs = theirs.float().cpu()
@@ -171,20 +173,38 @@ class _Model:
         self.wanted = (*outputs_of(theirs, [*names, ""], [TWO_ROWS]).values(),)
         self.wanted += (self.wanted[-1][:, : sum(PIECES)],)
         self.own_keys = self.unread = self.content.keys() - AutoConfig.for_model("llama").to_dict().keys()
+        self.made = None, ()  # the config, and its numbers at once, of the whole config.json
+
+    @_silent()
+    def keys_with_the_usual_value(self):
+        """Which keys config.json may lack, LLaMA's own aside: without one, transformers makes the same model of it."""
+        from transformers import AutoConfig
+
+        keys = []
+        for name in sorted(self.content.keys() - SIZES | {"rms_norm_eps"} & self.content.keys()):
+            rest = {other: value for other, value in self.content.items() if other != name}
+            whole, same = (AutoConfig.for_model(**content).to_dict() for content in (self.content, rest))
+            keys += [name] * (whole == same)
+        return keys
 
     def opened(self, row, left_out=""):
         """What our LLaMA, with the row's edits, makes of the same config.json, without a key, weights and tokens."""
         content = {name: value for name, value in self.content.items() if name != left_out}
         with register_family(content["model_type"], row):
             config = config_from_hugging_face(content)
+            if left_out and config == self.made[0]:
+                return self.made[1]
             weights = our_weights(self.weights, config)
             raise_if(
                 misfits(make_relative(config), weights), "your row", "These:"
             )  # here an edit's error keeps its line
             model = model_from_weights(config, weights, source="the file")
         self.unread = self.own_keys - row.settings.keys()
-        steps = TWO_ROWS[:, : sum(PIECES)].split(PIECES, dim=1)
         numbers = outputs_of(model, [*self.layers, ""], [TWO_ROWS]).values()
+        if left_out:
+            return numbers
+        steps = TWO_ROWS[:, : sum(PIECES)].split(PIECES, dim=1)
+        self.made = config, (*numbers,)
         return *numbers, *outputs_of(model, [""], steps, model.new_cache(2)).values()
 
 
@@ -257,7 +277,7 @@ def _opening(models, left_out=()):
         with patch.dict(FAMILIES):  # a row that is registered meanwhile would open a folder elsewhere
             row = _row_in(function())
         found = [one for model in models() for one in model.opened(row)]
-        return *found, *(models()[-1].opened(row, key)[-2] for key in left_out)
+        return *found, *([*models()[-1].opened(row, key)][-1] for key in left_out)
 
     return run
 
@@ -320,7 +340,8 @@ def _hunyuan_models():
 
 PARTS = [name for title, settings in HUNYUAN_MODELS.items()
          for name in _part_names(title, [""] * settings.get("num_hidden_layers", 3))]  # fmt: skip
-PARTS += [f"the answer (logits), if config.json leaves {key} out and `settings` counts," for key in HUNYUAN]
+WITHOUT = "the answer (logits), if config.json leaves {} out and `settings` counts,"
+PARTS += map(WITHOUT.format, HUNYUAN)
 ADD_FAMILY = Exercise(
     add_family, [Case("Hunyuan", ())], [*WRONG_NORMS, *((hint, program) for _, hint, program in REFUSALS)],
     tolerance=5.0,  # differences up to RTOL_LOGITS of the largest number pass
@@ -348,12 +369,22 @@ def check_add_family(function, model_type="hunyuan_v1_dense", seconds=10.0, **se
     title = ", ".join(f"{name} {value}" for name, value in settings.items())
     other_title = f"{title}, other sizes".removeprefix(", ")
     try:
-        models = _Model(model_type, title, settings), _Model(model_type, other_title, settings, OTHER_SIZES)
+        models = [_Model(model_type, title, settings), _Model(model_type, other_title, settings, OTHER_SIZES)]
+        keys = []
+        if model_type not in FAMILIES:  # a row of the learner's own, for whatever config.json says, or leaves out
+            if models[0].content.get("attention_bias") is False:
+                with_biases = f"{title}, attention_bias True".removeprefix(", ")
+                models.append(_Model(model_type, with_biases, settings | {"attention_bias": True}))
+            small = {"initializer_range": 0.03} | settings  # so that eps is felt
+            usual_title = f"{title}, the family's own values".removeprefix(", ")
+            models.append(_Model(model_type, usual_title, small, bites=False))
+            keys = models[-1].keys_with_the_usual_value()
     except Exception as error:  # whatever transformers raises
         words = f"{type(error).__name__}: {' '.join(str(error).split()).partition('. ')[0][:120]}"
         message = f"This check makes no small random {model_type!r} by the settings that it tries ({words})."
         return CheckResult("add_family", "failed", message)
-    harness = Harness(_opening(lambda: models), [name for model in models for name in model.parts])
+    parts = [name for model in models for name in model.parts] + [*map(WITHOUT.format, keys)]
+    harness = Harness(_opening(lambda: models, keys), parts)
     other = replace(ADD_FAMILY, cases=[Case(model_type, ())], mistakes=[], harness=harness)
     result = check_of(other)(function, seconds)
     if result.status == "failed" and not result.hint and models[0].unread:

@@ -215,37 +215,40 @@ NEOX = {".dense.": ".o_proj.", ".dense_h_to_4h.": ".up_proj.",
         ".dense_4h_to_h.": ".down_proj."}  # fmt: skip
 LAYER_NORM = {"layer_norm_eps": "rms_norm_eps"}
 ELSEWHERE = {  # the ten that learners are asked for, the course does not have; without its first edit, a row is wrong
-    "helium": Family((edits.interleaved, edits.biases), {"attention_bias": False, "attention_out_bias": False}),
+    "helium": Family((edits.interleaved, edits.biases),
+                     {"attention_bias": False, "attention_out_bias": False, "rms_norm_eps": 1e-8}),
     "seed_oss": Family((edits.biases,), {"attention_bias": True, "attention_out_bias": False}),
     "glm": Family((edits.partial_rotation, edits.interleaved, edits.biases),
-                  {"attention_bias": True, "partial_rotary_factor": 0.5}, {},
+                  {"attention_bias": True, "partial_rotary_factor": 0.5, "rms_norm_eps": 1.5625e-07}, {},
                   edits.split_merged, fixed={"attention_out_bias": False}),
-    "olmo": Family((no_gain,)),
-    "cohere": Family((more_edits.logit_scale, more_edits.parallel, edits.interleaved, edits.layer_norm),
-                     {"logit_scale": 0.0625}, keys=LAYER_NORM, fixed={"norm_bias": False}),
+    "olmo": Family((no_gain, edits.biases), {"attention_bias": False}),
+    "cohere": Family((more_edits.logit_scale, more_edits.parallel, edits.interleaved, edits.layer_norm,
+                      edits.biases), {"logit_scale": 0.0625, "attention_bias": False, "rms_norm_eps": 1e-5},
+                     keys=LAYER_NORM, fixed={"norm_bias": False}),
     "exaone4": Family(
         (edits.window, more_edits.still_if_full, edits.post_norm, edits.qk_norm),
-        {"sliding_window": None, "layer_types": None}, {".post_attention_layernorm.": ".attention_norm.",
-                                                        ".post_feedforward_layernorm.": ".ffn_norm."},
+        {"sliding_window": 4096, "layer_types": None, "rms_norm_eps": 1e-5},
+        {".post_attention_layernorm.": ".attention_norm.", ".post_feedforward_layernorm.": ".ffn_norm."},
     ),
     "persimmon": Family(
         (edits.partial_rotation, edits.ungated, edits.biases_everywhere, qk_layer_norm),
-        {"hidden_act": "relu2", "partial_rotary_factor": 0.5, "qk_layernorm": True},
+        {"hidden_act": "relu2", "partial_rotary_factor": 0.5, "qk_layernorm": True, "rms_norm_eps": 1e-5},
         NEOX | {"q_layernorm": "q_norm", "k_layernorm": "k_norm", "final_layernorm": "norm"}, turned_and_split,
         LAYER_NORM,
     ),
     "granitemoe": Family(
-        (edits.experts, edits.scales), dict.fromkeys(("embedding_multiplier", "attention_multiplier",
-                                                      "residual_multiplier", "logits_scaling"), 1.0)
-        | {"num_experts": 8, "num_experts_per_tok": 2},
+        (edits.experts, edits.scales, edits.biases),
+        dict.fromkeys(("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"), 1.0)
+        | {"num_experts": 8, "num_experts_per_tok": 2, "attention_bias": False},
         {".block_sparse_moe.router.layer.": ".feed_forward.router.", ".block_sparse_moe.": ".feed_forward."},
         more_edits.split_granite,
     ),
-    "apertus": Family((edits.qk_norm, xielu), {"hidden_act": "xielu"},
+    "apertus": Family((edits.qk_norm, xielu, edits.biases),
+                      {"hidden_act": "xielu", "attention_bias": False, "rms_norm_eps": 1e-5},
                       {".act_fn.": ".", "attention_layernorm": "attention_norm", "feedforward_layernorm": "ffn_norm"}),
     "gpt_neox": Family(
         (more_edits.parallel, edits.partial_rotation, edits.ungated, edits.biases_everywhere, edits.layer_norm),
-        {"hidden_act": "gelu", "partial_rotary_factor": 0.25, "attention_bias": True},
+        {"hidden_act": "gelu", "partial_rotary_factor": 0.25, "attention_bias": True, "rms_norm_eps": 1e-5},
         NEOX | {"gpt_neox.layers.": "layers.", "gpt_neox.embed_in.": "tok_embeddings.", "embed_out.": "lm_head.",
                 "gpt_neox.final_layer_norm.": "final_norm."}, turned_and_split, LAYER_NORM,
         {"parallel_norms": 2}, {"use_parallel_residual": True},
@@ -261,6 +264,10 @@ def test_a_family_that_is_left_to_learners_opens_with_a_row(family):
     assert check_add_family(lambda: row, family, seconds=120)
     failed = check_add_family(lambda: replace(row, edits=row.edits[1:]), family, seconds=120)
     assert failed.status == "failed"
+    wrong = {"rms_norm_eps": 1e-3, "attention_bias": not row.settings.get("attention_bias")}
+    for key in wrong.keys() & row.settings.keys() - ({"attention_bias"} if edits.biases not in row.edits else set()):
+        failed = check_add_family(lambda: replace(row, settings=row.settings | {key: wrong[key]}), family, seconds=120)  # noqa: B023
+        assert failed.status == "failed", key
     theirs, folder = save(family, FIRST)
     with register_family(family, row):
         assert max_abs_diff(load_checkpoint(folder), theirs.cpu()) < TOLERANCE
