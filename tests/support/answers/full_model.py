@@ -173,6 +173,8 @@ for words, bug, said, instead in (
 WRONG["first_departure"] |= {
     "names_not_used": (
         "module that names gives it", lambda m, r, t, n: None if n else first_departure__all_at_the_end(m, r, t)),
+    "names_if_missing": ("row of the head … names gives it", lambda m, r, t, names: _first_departure(
+        m, r, t, names and {a: a if a in dict(r.named_modules()) else b for a, b in names.items()})),
     "in_train_mode": ("in another mode", lambda m, *rest: (m.train(not m.training), _first_departure(m, *rest))[1]),
     "train_left": ("in another mode", lambda m, r, *rest: (
         _first_departure(m.eval(), r.eval(), *rest), m.train(), r.train())[0]),

@@ -117,12 +117,15 @@ WRONG["matrix_roles"] |= {
         lambda z, y: (z - y)[:, 0].abs().max() < 1e-4)),
     "tolerance_1e-3": ("Do you compare each number", _first_that(partial(_near, atol=1e-3))),
     "default_tolerance": ("allclose", _first_that(partial(_near, atol=1e-8))),
+    "allclose_as_it_is": ("y off by 8e-5 … allclose", _first_that(torch.allclose)),
+    "blocks_if_32_divides": ("halves, F 48", _first_that(_near, layouts=lambda both: _layouts(both)[:2] + (
+        both.unflatten(0, (-1, 2, 32)).transpose(0, 1).flatten(1, 2),) * (len(both) % 32 == 0))),
     "loose": ("tolerance 1e-4", _first_that(partial(_near, atol=0.01))),
     "pops": ("changed in place", lambda weights, x, y: [_all_orders(weights, x, y), weights.pop()][0]),
     "rows_and_blocks_only": ("fused, halves … all three layouts", _with_layouts(slice(1, None))),
     "halves_and_blocks_only": ("fused, rows in turn … all three layouts", _with_layouts(slice(None, None, 2))),
     "halves_and_rows_only": ("fused, blocks of 32 … all three layouts", _with_layouts(slice(2))),
-    "length_of_each_row": ("Do you compare each number", _first_that(
+    "length_of_each_row": ("is it torch.allclose", _first_that(
         lambda z, y: (z.norm(dim=1) - y.norm(dim=1)).abs().max() < 1e-4)),
     "mean_of_all_numbers": ("Do you compare each number", _first_that(lambda z, y: (z - y).abs().mean() < 1e-4)),
     "last_column": ("Do you compare each number", _first_that(lambda z, y: _near(z[:, -1], y[:, -1]))),
