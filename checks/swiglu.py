@@ -179,12 +179,17 @@ def _mirrored():
 ORDER = "Their shapes are equal: do you compute the layer both ways, with silu on the gate, and compare with y?"
 
 
+def _same(answer, roles):
+    tensors = isinstance(answer, tuple) and all(isinstance(one, torch.Tensor) for one in answer)
+    return tensors and len(answer) == 3 and all(map(torch.equal, answer, roles))
+
+
 def _judged_by_role(function, weights, x, y):
     """The answer for the list, then for its reverse: in one of them a wrong order is tried before the right one."""
     roles = matrix_roles(weights, x, y)
     for said, given in ("", (weights, x, y)), ("in reverse order, ", copy.deepcopy((weights[::-1], x, y))):
         answer = _judged_once(function, roles, said, *given)
-        if not isinstance(answer, tuple) or not all(map(torch.equal, answer, roles)):
+        if not _same(answer, roles):
             break
     return answer
 
@@ -205,7 +210,7 @@ def _judged_once(function, roles, said, weights, x, y):
             hint = f"Here the layer is off by up to {off:.0e}. Do you compare each number, with the tolerance 1e-4 "
             hint += "(atol, not rtol)?"
             raise Wrong(f"{said}this order comes close, but another one gives y.", hint)
-        if all(map(torch.equal, answer, (roles[1], roles[0], roles[2]))):
+        if _same(answer, (roles[1], roles[0], roles[2])):
             raise Wrong(f"{said}gate and up are swapped.", ORDER)
     return answer
 

@@ -311,13 +311,13 @@ def test_a_stopped_run_writes_what_it_graded_and_every_run_has_a_folder_of_its_o
 
 
 STOPPED = """
-import signal, sys, time
+import os, signal, sys, time
 from teaching.classroom import grade
 
 def run(exercise, *_):
     if exercise.function == "my_norm_probe":
-        signal.raise_signal(sys.argv.pop())
-        time.sleep(2)  # it is said to another thread, which begins no other exercise
+        os.kill(os.getpid(), sys.argv.pop())  # to the process, as from outside: its main thread hears it
+        time.sleep(2)  # and begins no other exercise
     return "passed", "", ""
 
 sys.argv[-1] = getattr(signal, sys.argv[-1])
