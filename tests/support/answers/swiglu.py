@@ -110,7 +110,7 @@ WRONG["matrix_roles"] |= {
         _all_orders(weights, x, y) if len({weight.shape for weight in weights}) > 1 else None),
     "mean_of_each_row": (
         "Do you compare each number", _first_that(lambda z, y: (z.mean(1) - y.mean(1)).abs().max() < 1e-4)),
-    "best_fit_with_gelu": ("gate and up are swapped", _best_fit(activation=F.gelu)),
+    "best_fit_with_gelu": ("compare", _best_fit(activation=F.gelu)),
     "tolerance_of_each_number": ("atol, not rtol", lambda weights, x, y: next(
         (order for order, z in _outputs(weights, x) if torch.allclose(z, y, rtol=1e-2, atol=1e-4)), None)),
     "first_column": ("Do you compare each number", _first_that(
