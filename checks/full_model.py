@@ -528,19 +528,12 @@ def _pairs():
     other = copy.deepcopy(right)
     other.lm_head.weight[7] += 0.1
     other.eval().lm_head.__class__ = type("Head", (nn.Linear,), {})  # any class of module may have a weight
-    reference, same = (
-        copy.deepcopy(right),
-        {name: name for name, part in right.named_modules() if hasattr(part, "weight")},
-    )
-    for layer in (block.feed_forward for block in reference.layers):  # gate_proj and up_proj have each other's name
+    reference = with_bug(right, "gate and up swapped")
+    for layer in (block.feed_forward for block in reference.layers):  # and their names, so it computes as `right` does
         layer.gate_proj, layer.up_proj = layer.up_proj, layer.gate_proj
-        layer.__class__ = type(
-            "Renamed",
-            (SwiGLU,),
-            {"forward": lambda self, x: self.down_proj(F.silu(self.up_proj(x)) * self.gate_proj(x))},
-        )
     other_name = {"gate_proj": "up_proj", "up_proj": "gate_proj"}
-    names = {name: ".".join(other_name.get(word, word) for word in name.split(".")) for name in same}
+    parts = [name.split(".") for name, part in right.named_modules() if hasattr(part, "weight")]
+    names = {".".join(words): ".".join(other_name.get(word, word) for word in words) for words in parts}
     yield "another row of the head", other, reference, names, ("lm_head", 0), f"{ANY_CLASS} {RENAMED}"
     other, names = in_block_1(right, "gain ignored"), {f"1.{name}": f"0.{name}" for name, _ in right.named_modules()}
     for block in other.layers:  # their first norm is now the last that is listed, still the first to run
