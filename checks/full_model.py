@@ -352,7 +352,8 @@ def _models_to_test():
     """(name, model) of right models, and of one for each bug of BOARD and FINDS."""
     right = {weights: pair_with_bug(None, weights.split()[0])[0] for weights in ("large weights", "new weights")}
     loud, weak = (copy.deepcopy(model) for model in right.values())
-    loud.lm_head.forward = lambda x, weight=loud.lm_head.weight: 1000 * (F.linear(x, weight) - 10)
+    head = loud.requires_grad_().lm_head
+    head.forward = MethodType(lambda head, x: 1000 * (F.linear(x, head.weight) - 10), head)  # also in another dtype
     weak.eval().layers[1].attention.o_proj.weight *= 0.05
     right |= {"logits 1000 times as large, all below 0": loud, "weak attention": weak}
     yield from right.items()
@@ -480,9 +481,7 @@ TEXTS = torch.stack((torch.arange(300) % 63, torch.arange(300) * 7 % 64, (torch.
 # token 40: in row 0 at 40, in row 1 at 24, in row 2 at 35; token 5 at 5, 19 and 2
 NOT_A_NUMBER = "nan is neither larger nor smaller: is a number within the limit, that of the reference's module?"
 ROUNDS = "Two right calculations round differently. The limit is 1e-5 of the largest number of the reference's module."
-EVERY_NUMBER = (
-    "Does each number count by itself? One that is too far off is enough, however small the mean or the norm."
-)
+EVERY_NUMBER = "Does each number count by itself? One that is off is enough, however small the mean or the norm."
 RUNS = "Modules come in the order in which they run: named_modules() tells in which they were made."
 RENAMED = "Is each module compared with the module that names gives it? The two models may run theirs in another order."
 ONE_NAME = "Did every hook note under the same name? A function made in a loop keeps its own by name=name."
@@ -490,7 +489,7 @@ ANY_CLASS = "Is every module that has a weight a part, the head, too, and whatev
 WITHOUT = "Is each of your parts a module with a weight? A module without one is no part, and names does not hold it."
 FIRST = "Which module is the first to diverge, not the one that is off by most? Its name is that of one with a weight."
 OF_ONE = "Is the limit 1e-5 of the largest number of this one module? The numbers of others may be much larger."
-OUTPUTS = "Does your hook note what the module returns? f(part, inputs, output) gets its inputs, too."
+OUTPUTS = "Is a norm a part, too, and does your hook note what it returns? f(part, inputs, output) gets inputs, too."
 AT = "Which position of this module is the smallest, in any row? Not the first of row 0, nor where it is off by most."
 
 
@@ -512,9 +511,9 @@ def _pairs():
     for bug, where in DIVERGES.items():
         yield bug, with_bug(right, bug), right, None, where, ""
     other, loud, factor = copy.deepcopy(right), copy.deepcopy(right), torch.tensor([1.0, 2.0, 1.0])[:, None, None]
-    head = lambda x: factor[: len(x)] * (right.lm_head(x) - 10)  # noqa: E731 - row 0 has smaller numbers than row 1
+    head = lambda x: factor[: len(x)] * (right.lm_head(x.float()) - 10)  # noqa: E731 - row 0: smaller numbers
     off = 0.9 * RTOL_MODULE * (factor * (right(TEXTS) - 10)).abs().max()
-    loud.eval().lm_head.forward, other.lm_head.forward = head, lambda x: head(x) + off
+    loud.eval().requires_grad_().lm_head.forward, other.lm_head.forward = head, lambda x: head(x) + off
     yield "less than the limit", other, loud, None, None, ROUNDS
     other = in_block_1(right, "gain ignored")  # a second fault: a later part, at an earlier position
     other.tok_embeddings.weight[40] += 1.0

@@ -1,5 +1,6 @@
 """Right and wrong answers to the exercises of notebook 05, the full model."""
 
+import copy
 from functools import partial
 
 import torch
@@ -61,6 +62,7 @@ def _padded_as_in_pieces(model):
 _but = partial(partial, properties__pieces)
 RIGHT["properties"] |= {
     "change_in_the_middle": _but(changed=slice(5, None), kept=slice(0, 5), sizes=(1, 4, 7)),
+    "copy_in_float64": lambda model: properties__pieces(copy.deepcopy(model).double()),
     "tensors": lambda model: [torch.tensor(one) for one in properties__pieces(model)],
 }
 WRONG["properties"] |= {
@@ -90,6 +92,7 @@ WRONG["properties"] |= {
     "hook_left": ("a hook is still", lambda model: (
         model.register_forward_hook(lambda *_: None), properties__pieces(model))[1]),
     "trains_it": ("requires_grad", lambda model: (model.requires_grad_(), properties__pieces(model))[1]),
+    "freezes_it": ("requires_grad", lambda model: (model.requires_grad_(False), properties__pieces(model))[1]),
     "changes_it": ("weights are changed", lambda model: (
         properties__pieces(model), model.lm_head.weight.mul_(1.01))[0]),
     "to_the_last_bit": ("is rounding allowed for", _but(same=torch.equal)),
@@ -156,7 +159,7 @@ for words, bug, said, instead in (
     ("Does each number count by itself", "twice_the_limit", f"{FINE}.abs().max()", f"{FINE}.abs().max() * 2"),
     ("Does each number count by itself", "one_sided", "(y - want).abs() <=", "(y - want) <="),
     ("round differently", "largest_not_by_size", f"{FINE}.abs().max()", f"{FINE}.max().abs()"),
-    ("what the module returns", "inputs", "made[names[part]] = y", "made[names[part]] = _[0] if _[0].ndim > 2 else y"),
+    ("note what it returns", "inputs", "made[names[part]] = y", "made[names[part]] = _[0] if _[0].ndim > 2 else y"),
     ("two models may run", "as_run", "wanted, wrong = run(reference), {}",
      "wanted, wrong = dict(zip(run(model), run(reference).values())), {}; names = None"),
     ("two models may run", "in_the_order_of_the_reference", "for name, y in run(model).items():",
@@ -166,6 +169,7 @@ for words, bug, said, instead in (
     ("expected ('tok_embeddings', 2)", "two_rows_alone", "off.any(0)", "off[:2].any(0)"),
     ("whatever its class", "classes_by_name", 'hasattr(part, "weight")',
      "type(part).__name__ in ('Linear', 'Embedding', 'RMSNorm')"),
+    ("Is a norm a part, too", "norms_forgotten", "if name and hasattr", "if 'norm' not in name and hasattr"),
     ("A module without one is no part", "leaves", 'hasattr(part, "weight")', "not list(part.children())"),
     ("expected ('tok_embeddings', 24)", "last_row_alone", "off.any(0)", "off[-1:].any(0)"),
 ):  # fmt: skip
@@ -178,6 +182,7 @@ WRONG["first_departure"] |= {
     "in_train_mode": ("in another mode", lambda m, *rest: (m.train(not m.training), _first_departure(m, *rest))[1]),
     "train_left": ("in another mode", lambda m, r, *rest: (
         _first_departure(m.eval(), r.eval(), *rest), m.train(), r.train())[0]),
+    "freezes_it": ("requires_grad", lambda m, r, *rest: (r.requires_grad_(False), _first_departure(m, r, *rest))[1]),
     "tokens_changed": ("tokens was changed", lambda m, r, tokens, names: (
         _first_departure(m, r, tokens, names), tokens.zero_())[0]),
     "weights_changed": ("weights are changed", lambda m, *rest: (
