@@ -521,9 +521,9 @@ def _pairs():
     other = copy.deepcopy(right)
     other.tok_embeddings.weight[40, 0] -= 1.1 * RTOL_MODULE * other.tok_embeddings.weight.abs().max()
     yield "one number of the embedding", other, right, None, ("tok_embeddings", 24), EVERY_NUMBER
-    other = copy.deepcopy(right)
-    other.tok_embeddings.weight[5, 0] = math.nan
-    yield "nan in the embedding", other, right, None, ("tok_embeddings", 2), NOT_A_NUMBER
+    other, reference = copy.deepcopy(right), copy.deepcopy(right)
+    other.tok_embeddings.weight[5, 0], reference.tok_embeddings.weight[5, 0] = math.nan, 0.0  # as nan_to_num makes it
+    yield "nan in the embedding", other, reference, None, ("tok_embeddings", 2), NOT_A_NUMBER
     other = copy.deepcopy(right)
     other.lm_head.weight[7] += 0.1
     other.eval().lm_head.__class__ = type("Head", (nn.Linear,), {})  # any class of module may have a weight
@@ -556,10 +556,11 @@ def _pairs():
 def _finds_departures(function, *_):
     """The function as a tool that is tested: on pairs of models that diverge at a known place, or nowhere."""
     for what, model, reference, names, where, hint in _pairs():
-        models, tokens = [(one, snapshot(one)) for one in (model, reference)], TEXTS.clone()
-        answer = function(model, reference, tokens, names)
-        if not torch.equal(tokens, TEXTS):
-            raise Wrong("the input tokens was changed in place.", "Work on a copy, such as tokens.clone().")
+        models, tokens, given = [(one, snapshot(one)) for one in (model, reference)], TEXTS.clone(), copy.copy(names)
+        answer = function(model, reference, tokens, given)
+        if changed := ["tokens.clone()"] * (not torch.equal(tokens, TEXTS)) + ["names.copy()"] * (given != names):
+            said = f"the input {changed[0].partition('.')[0]} was changed in place."
+            raise Wrong(said, f"Work on a copy, such as {changed[0]}.")
         for one, before in models:
             require_unchanged(one, before)
         if answer is not None and not (isinstance(answer, tuple) and [type(one) for one in answer] == [str, int]):

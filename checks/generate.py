@@ -236,10 +236,9 @@ def _small_model(seed, max_seq_len=48):
     sizes = {"vocab_size": 12, "dim": 16, "n_layers": 1, "n_heads": 4, "n_kv_heads": 2, "hidden_dim": 24}
     constants = {"max_seq_len": max_seq_len, "norm_eps": 1e-5, "rope_theta": 100.0, "tie_embeddings": False}
     model, generator = RecordedLlama(LlamaConfig(**sizes, **constants)), _generator(seed)
-    for weight in model.requires_grad_(False).parameters():
-        if weight.ndim == 2:
-            weight.normal_(std=0.5, generator=generator)
-    return model.double().eval()
+    for weight in (one for one in model.requires_grad_(False).parameters() if one.ndim == 2):
+        weight.normal_(std=0.5, generator=generator)
+    return model.double().eval().requires_grad_()
 
 
 def _read_once(function, seed, prompts, n_new, stop):
@@ -255,12 +254,11 @@ def _read_once(function, seed, prompts, n_new, stop):
     if len(texts) != len(prompts) or {type(token) for text in texts for token in _listed(text)} != {int}:
         hint = "Return a list with one list of tokens for each prompt, in the order of the prompts."
         raise Wrong(f"{len(prompts)} lists of tokens are expected, not {str(answer)[:60]}.", hint)
-    filled = [*texts, [], [], []][:4]  # so that each part has its name
     calls, needed = _calls(model, len(prompts)), len(prompts) * max(map(len, prompts))
     if calls[0] < needed:
         hint = "One prompt after the other? The first call reads all, a later one the newest token of each row."
         raise Wrong(f"the first call read {calls[0]} tokens, all prompts and their padding are {needed}.", hint)
-    return (*(torch.tensor(text, dtype=torch.int64) for text in filled), calls)
+    return (*(torch.tensor(text, dtype=torch.int64) for text in [*texts, [], [], []][:4]), calls)  # each has its name
 
 
 def _listed(value):
@@ -307,6 +305,8 @@ check_greedy_with_cache = check_of(Exercise(greedy_with_cache, [
     ("Does a text begin with its prompt? You return the new tokens alone.",
      _rows("return texts", "return [text[len(prompt) :] for text, prompt in zip(texts, prompts)]")),
     ("Do only new tokens count for the mark, not a prompt's?", _rows(GOES_ON, "texts[row][-len(stop) :] != stop")),
+    ("Is the mark looked for in the first new token, too? A mark of one token may come at once.",
+     _rows(GOES_ON, f"({GOES_ON} or not step)")),
     ("Does each row end by itself? Yours all end with the first.", _rows("not keep", "len(keep) < len(left)")),
     ("Which rows stay in the cache? Those that go on: cache.k[:, keep]. Yours are the first ones.",
      _rows("left = [left[i] for i in keep]", "left, keep = [left[i] for i in keep], list(range(len(keep)))")),

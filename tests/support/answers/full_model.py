@@ -145,6 +145,7 @@ for words, bug, said, instead in (
     ("name=name", "one_name_for_all", "made[names[part]]", "made[list(names.values())[-1]]"),
     ("nan is neither", "what_is_out", f"~({FINE}.abs().max()).flatten(2).all(-1)",
      f"({FINE.replace('<=', '>')}.abs().max()).flatten(2).any(-1)"),
+    ("nan is neither", "nan_as_0", FINE.split(".a")[0], "(y.nan_to_num() - want)"),
     ("in which they run", "as_listed", "return made", "return {name: made[name] for name in names.values()}"),
     ("smallest, in any row", "first_of_the_first_row", AT, "off.nonzero()[0, 1].item()"),
     ("that of the reference's", "own_largest", FINE, "(y - want).abs() <= 1e-5 * y"),
@@ -185,6 +186,8 @@ WRONG["first_departure"] |= {
     "freezes_it": ("requires_grad", lambda m, r, *rest: (r.requires_grad_(False), _first_departure(m, r, *rest))[1]),
     "tokens_changed": ("tokens was changed", lambda m, r, tokens, names: (
         _first_departure(m, r, tokens, names), tokens.zero_())[0]),
+    "names_changed": ("names was changed", lambda *given: (
+        _first_departure(*given), given[3] and given[3].popitem())[0]),
     "weights_changed": ("weights are changed", lambda m, *rest: (
         _first_departure(m, *rest), m.lm_head.weight.zero_())[0]),
     "name_alone": ("Return (name, position)", lambda *given: (first_departure__all_at_the_end(*given) or [None])[0]),

@@ -192,7 +192,7 @@ def _found(new, stop):
 WRONG["greedy_with_cache"] |= {
     "joined": ("In a text, 0 4 is also found", _greedy(
         GOES_ON, 'not str(texts[row][len(prompts[row]) :])[:-1].endswith(str(stop)[1:-1])')),
-    "not_alone": ("9 entries, expected 7", _greedy(
+    "not_alone": ("A mark of one token may come at once", _greedy(
         GOES_ON, f"({GOES_ON} or len(texts[row]) == len(prompts[row]) + len(stop))")),
     "counted": ("each three in a row may be the mark", mutate(
         greedy_with_cache__cut_at_the_end, "(written[:, -m:] != torch.tensor(stop)).any(1)",
@@ -202,6 +202,7 @@ WRONG["greedy_with_cache"] |= {
         "keep = keep and [i for i in range(len(left)) if {*range(i)} - {*keep} or i in keep]\n        if not keep")),
     "left_in_train_mode": ("in another mode", lambda m, *s: (
         greedy_with_cache__cut_at_the_end(m, *s), m.train())[0]),
+    "freezes_it": ("requires_grad", lambda m, *s: greedy_with_cache__cut_at_the_end(m.requires_grad_(False), *s)),
     "mark_in_place": ("input stop was", lambda m, p, n, s: (
         greedy_with_cache__cut_at_the_end(m, p, n, [*s]), s.pop())[0]),
     "row_as_place": ("move up when", _greedy("left = [left[i] for i", "left = keep = [left[i] for i")),
