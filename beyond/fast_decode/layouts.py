@@ -10,10 +10,12 @@ from helpers.model import GroupedQueryAttention, RMSNorm, SwiGLU, apply_rope
 
 LAYOUTS = {  # how a matrix may be stored, by what its numbers are; what is not listed is stored as rows
     torch.float32: ("rows", "columns", "strips of 32", "strips of 128", "packed"),
-    torch.float16: ("rows", "bags of 128"),
+    torch.float16: ("rows", "packed"),
     torch.bfloat16: ("rows", "bags of 128"),
     torch.int8: ("rows", "bags of 192"),
 }
+WIDE = (torch.float32, torch.float64)
+WIDENED = 2**19  # so many numbers of a matrix are widened at once for many tokens
 
 
 def lay_out(model, linear):
@@ -47,14 +49,14 @@ class LaidOutLinear(nn.Module):
             each input of each strip.
         layout: "rows" as they are; "columns" the transposed; "strips of n" cut into strips of n outputs, whose sums
             stay in a core's registers; "bags of n" the same strips, each summed as a bag of words: input i is a word,
-            row i of the strip its vector, x_i its weight; "packed" in oneDNN's own order, the fastest for the products
-            of many tokens.
+            row i of the strip its vector, x_i its weight; "packed" in a library's own order, float32 oneDNN's, float16
+            FBGEMM's, the fastest for the products of many tokens.
     """
 
     def __init__(self, group, dtype, layout):
         super().__init__()
         matrix, scale = torch.cat(tuple(group)), None
-        self.layout, (self.n_out, self.n_in) = layout, matrix.shape
+        self.dtype, self.layout, (self.n_out, self.n_in) = dtype, layout, matrix.shape
         self.in_bags, self.width = layout.startswith("bags"), int(layout.split()[-1]) if " of " in layout else 0
         if self.width:
             padding = matrix.new_zeros(-len(matrix) % self.width, self.n_in)
@@ -74,30 +76,50 @@ class LaidOutLinear(nn.Module):
             matrix = pack(matrix.to(dtype))
         else:
             matrix = (matrix.T.contiguous() if layout == "columns" else matrix).to(dtype)
-        self.register_buffer("weight", matrix)
+        if isinstance(matrix, torch.Tensor):
+            self.register_buffer("weight", matrix)
+        else:
+            self.weight = matrix  # FBGEMM's is no tensor
+        self.packed = not isinstance(matrix, torch.Tensor) or matrix.is_mkldnn
         self.register_buffer("scale", scale)
 
     def extra_repr(self):
         return f"{self.n_in} -> {self.n_out}, {self.layout}"
 
     def forward(self, x):
-        if x.numel() == x.shape[-1]:
-            return self.of_vector(x.reshape(-1)).view(*x.shape[:-1], -1)
-        weight = self.weight
-        if weight.dtype == torch.uint8:
-            weight = from_bytes(weight)
-        dtype = x.dtype if self.scale is not None or weight.dtype == torch.float16 else weight.dtype
-        x, weight, wanted = x.to(dtype), weight.to(dtype), x.dtype
-        if self.width:
-            strips, tokens = weight.view(-1, self.n_in, self.width), x.reshape(-1, self.n_in)
-            if len(tokens) > 128:  # to put the strips side by side takes less time than what it saves
-                product = tokens @ strips.transpose(0, 1).reshape(self.n_in, -1)
-            else:
-                product = torch.bmm(tokens.expand(len(strips), -1, -1), strips).transpose(0, 1)
-            product = product.reshape(*x.shape[:-1], -1)[..., : self.n_out]
+        tokens, few = x.reshape(-1, self.n_in), 4 if self.in_bags else 1
+        if len(tokens) <= few and not _needs_gradient(x):
+            product = torch.stack([self.of_vector(token) for token in tokens])
+        elif self.packed:
+            product = product_with(self.weight, tokens).to(x.dtype)
+        elif self.weight.dtype in WIDE:
+            product = self.of_many(tokens.to(self.weight.dtype))
         else:
-            product = x @ weight if self.layout == "columns" else product_with(weight, x)
-        return product.to(wanted) if self.scale is None else product * self.scale.to(wanted)
+            product = self.of_many_widened(tokens).to(x.dtype)
+        return product.view(*x.shape[:-1], -1)
+
+    def of_many(self, tokens):
+        """The product with vectors (n, n_in) of the matrix's dtype, (n, n_out)."""
+        if not self.width:
+            return tokens @ self.weight if self.layout == "columns" else F.linear(tokens, self.weight)
+        if len(tokens) <= 128:
+            return _of_strips(tokens, self.weight)[:, : self.n_out]
+        whole = self.weight.transpose(0, 1).reshape(self.n_in, -1)  # takes less time than it saves
+        return (tokens @ whole)[:, : self.n_out]
+
+    def of_many_widened(self, tokens):
+        """The same in a wider dtype: the matrix is widened in parts which a core's cache holds."""
+        narrow = self.weight.dtype
+        wide = torch.promote_types(tokens.dtype, torch.float32)
+        wide = narrow if narrow == torch.bfloat16 and multiplies_bfloat16() else wide
+        tokens, products = tokens.to(wide), []
+        matrix = self.weight.view(-1, self.n_in, self.weight.shape[1]) if self.width else self.weight
+        for part in matrix.split(max(1, WIDENED // (self.n_in * max(1, self.width)))):
+            if narrow == torch.uint8:
+                part = from_bytes(part.flatten(0, 1)).view(len(part), self.n_in, -1)
+            products.append((_of_strips if self.width else F.linear)(tokens, part.to(wide)))
+        product = torch.cat(products, dim=1)[:, : self.n_out]
+        return product if self.scale is None else product * self.scale
 
     def of_vector(self, x):
         """The product with one vector (n_in,), (n_out,) of its dtype."""
@@ -107,33 +129,54 @@ class LaidOutLinear(nn.Module):
             sums = torch._weight_int8pack_mm(x.view(1, -1).bfloat16(), self.weight, self.scale)
         elif self.width:
             sums = torch.bmm(x.expand(len(self.weight), 1, -1), self.weight)
-        elif self.layout == "packed":
-            sums = product_with(self.weight, x.view(1, -1).to(self.weight.dtype))
+        elif self.packed:
+            sums = product_with(self.weight, x.view(1, -1))
         else:
             matrix = self.weight.T if self.layout == "columns" else self.weight
             sums = torch.mv(matrix, x.to(matrix.dtype))
         return sums.view(-1)[: self.n_out].to(x.dtype)
 
     def __deepcopy__(self, memo):
-        memo[id(self.weight)] = self.weight.clone()  # `deepcopy` does not know packed tensors
+        if isinstance(self.weight, torch.Tensor):
+            memo[id(self.weight)] = self.weight.clone()  # `deepcopy` does not know packed tensors
         memo[id(self)] = copied = self.__new__(type(self))
         copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return copied
 
 
+def _needs_gradient(x):
+    return x.requires_grad and torch.is_grad_enabled()
+
+
+def _of_strips(tokens, strips):
+    # (n, n_in) and (n_strips, n_in, width): (n, n_strips * width)
+    return torch.bmm(tokens.expand(len(strips), -1, -1), strips).transpose(0, 1).flatten(1)
+
+
+def multiplies_bfloat16():
+    """Whether this processor has products of bfloat16; without them PyTorch's take ten times as long as float32's."""
+    has = getattr(torch.cpu, "get_capabilities", dict)()  # older versions of PyTorch do not say
+    return any(has.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
 def pack(matrix):
-    """The matrix in the order that oneDNN chooses, which has no public name; where PyTorch lacks it, as it is."""
+    """The matrix in an order that has no public name: float32 in oneDNN's, float16 in FBGEMM's; else as it is."""
     try:
+        if matrix.dtype == torch.float16:
+            return torch.ops.quantized.linear_prepack_fp16(matrix.detach().float(), None)
         return torch.ops.mkldnn._reorder_linear_weight(matrix.detach(), None)
-    except (AttributeError, RuntimeError):
+    except (AttributeError, RuntimeError):  # PyTorch was built without it
         return matrix
 
 
-def product_with(matrix, x):
-    """The product of a matrix (n_out, n_in), packed or not, with x (..., n_in): (..., n_out)."""
-    if not matrix.is_mkldnn or (x.requires_grad and torch.is_grad_enabled()):  # packed it gives x no gradient
-        return F.linear(x, matrix.to_dense())
-    return torch.ops.mkldnn._linear_pointwise(x, matrix, None, "none", [], "")
+def product_with(packed, x):
+    """The product of a packed matrix (n_out, n_in) with x (n, n_in): (n, n_out) in float32."""
+    is_tensor, x = isinstance(packed, torch.Tensor), x.float()
+    if _needs_gradient(x):  # a packed product gives x none
+        return F.linear(x, packed.to_dense() if is_tensor else packed.unpack()[0])
+    if is_tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
+    return torch.ops.quantized.linear_dynamic_fp16(x, packed)
 
 
 def bags(rows, words, starts, x):
@@ -158,8 +201,11 @@ def to_bytes(rows):
 
 def from_bytes(rows):
     """The rows that `to_bytes` stored, float32."""
-    step, least = rows[:, -8:].contiguous().view(torch.float32).T
-    return rows[:, :-8] * step[:, None] + least[:, None]
+    try:  # FBGEMM's loop, which has no public name, takes a fifth of the time
+        return torch.ops.quantized.embedding_bag_byte_unpack(rows)
+    except AttributeError:
+        step, least = rows[:, -8:].contiguous().view(torch.float32).T
+        return rows[:, :-8] * step[:, None] + least[:, None]
 
 
 class FusedNorm(RMSNorm):

@@ -1,5 +1,6 @@
 """Which layout, and how many threads, are fastest on this machine: measured at each call."""
 
+import os
 import statistics
 import time
 from functools import partial
@@ -8,7 +9,10 @@ import torch
 
 from beyond.fast_decode.layouts import LaidOutLinear, full_name
 
-SAMPLE, ROUNDS = 2**25, 5  # each layout is timed on so many bytes of matrices (most caches hold less), and so often
+ROUNDS = 5
+SAMPLE = 2**25  # each layout is timed on so many bytes of float32 matrices, or on half of what the last cache holds:
+if "SC_LEVEL3_CACHE_SIZE" in getattr(os, "sysconf_names", ()):  # four others are read before its next turn
+    SAMPLE = max(SAMPLE, os.sysconf("SC_LEVEL3_CACHE_SIZE") // 2)
 
 
 def times_of(groups, candidates):

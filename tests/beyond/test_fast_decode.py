@@ -43,30 +43,55 @@ def test_smaller_weights_change_the_logits_little(weights, layout, model, tokens
         assert (logits - model(tokens[:1])).abs().max() > 1e-5, "nothing was rounded"
 
 
+def without(library, monkeypatch):
+    """A PyTorch that was built without the library."""
+    monkeypatch.setattr(type(library), "__getattr__", lambda *_: (_ for _ in ()).throw(AttributeError()))
+
+
 def test_bags_of_bytes_are_the_sums_that_the_library_without_a_name_makes(monkeypatch):
     rows, x = torch.randn(12, 16), torch.randn(4)  # three bags of four
     bytes_of, words, starts = layouts.to_bytes(rows), torch.arange(12, dtype=torch.int32), torch.arange(0, 12, 4).int()
-    by_fbgemm = layouts.bags(bytes_of, words, starts, x)
+    by_fbgemm, widened = layouts.bags(bytes_of, words, starts, x), layouts.from_bytes(bytes_of)
     assert torch.equal(bytes_of, torch.ops.quantized.embedding_bag_byte_prepack(rows))
     monkeypatch.delattr(torch.ops.quantized, "embedding_bag_byte_rowwise_offsets")
-    monkeypatch.setattr(type(torch.ops.quantized), "__getattr__", lambda *_: (_ for _ in ()).throw(AttributeError()))
+    monkeypatch.delattr(torch.ops.quantized, "embedding_bag_byte_unpack")
+    without(torch.ops.quantized, monkeypatch)
     assert_agree(layouts.bags(bytes_of, words, starts, x), by_fbgemm)
+    assert_agree(layouts.from_bytes(bytes_of), widened)
     step = (rows.amax(1) - rows.amin(1)) / 255
     assert ((layouts.from_bytes(bytes_of) - rows).abs() <= 0.51 * step[:, None]).all()
 
 
-@pytest.mark.parametrize("missing", [False, True])
-def test_a_packed_product_is_that_of_rows_and_so_is_its_gradient(missing, monkeypatch):
-    if missing:
-        monkeypatch.delattr(torch.ops.mkldnn, "_reorder_linear_weight", raising=False)
-        monkeypatch.setattr(type(torch.ops.mkldnn), "__getattr__", lambda *_: (_ for _ in ()).throw(AttributeError()))
-    matrix, x = torch.randn(50, 30), torch.randn(2, 7, 30, requires_grad=True)
-    packed = layouts.pack(matrix)
-    assert packed.is_mkldnn == (torch.backends.mkldnn.is_available() and not missing)
-    with torch.no_grad():
-        assert_agree(layouts.product_with(packed, x), x @ matrix.T)
-    layouts.product_with(packed, x).sum().backward()
-    assert_agree(x.grad, matrix.sum(0).expand_as(x))
+NAMED = [(dtype, layout) for dtype, names in LAYOUTS.items() for layout in names]
+
+
+@pytest.mark.parametrize("has_bfloat16", [False, True])
+@pytest.mark.parametrize(("dtype", "layout"), NAMED)
+def test_each_layout_has_the_product_and_the_gradient_of_the_matrix(dtype, layout, has_bfloat16, monkeypatch):
+    monkeypatch.setattr(layouts, "multiplies_bfloat16", lambda: has_bfloat16)
+    monkeypatch.setattr(layouts, "WIDENED", 30 * 7)  # a part of seven rows, so there are several
+    matrix, x = torch.randn(50, 30), torch.randn(1, 130, 30, requires_grad=True)
+    linear, margin = layouts.LaidOutLinear([matrix], dtype, layout), 1e-5 if dtype.itemsize == 4 else 0.02
+    for n_tokens in (1, 3, 7, 130):
+        part = x[:, :n_tokens]
+        with torch.no_grad():
+            assert_agree(linear(part), part @ matrix.T, margin)
+        (gradient,) = torch.autograd.grad(linear(part).sum(), part)
+        assert_agree(gradient, matrix.sum(0).expand_as(part), margin)
+
+
+@pytest.mark.parametrize(("dtype", "library"), [(torch.float32, "mkldnn"), (torch.float16, "quantized")])
+def test_packed_is_rows_where_the_library_is_missing(dtype, library, monkeypatch):
+    matrix, x = torch.randn(50, 30), torch.randn(1, 3, 30)
+    packed = layouts.LaidOutLinear([matrix], dtype, "packed")
+    if library != "mkldnn" or torch.backends.mkldnn.is_available():
+        assert packed.packed
+    without(getattr(torch.ops, library), monkeypatch)
+    monkeypatch.delattr(torch.ops.mkldnn, "_reorder_linear_weight", raising=False)
+    monkeypatch.delattr(torch.ops.quantized, "linear_prepack_fp16", raising=False)
+    rows = layouts.LaidOutLinear([matrix], dtype, "packed")
+    assert not rows.packed
+    assert_agree(rows(x), x @ matrix.to(dtype).float().T)
 
 
 def test_a_step_of_one_token_sees_hooks_and_replaced_parts(model, tokens):
@@ -185,4 +210,4 @@ def test_the_page_of_speeds_is_made_from_the_samples():
 def test_scores_are_not_made_of_bytes(model):
     """A score multiplies a rounded query and a rounded key: in int8 they cost most of the difference."""
     attention = prepare_for_decoding(model, "int8", layout="bags of 192").layers[0].attention
-    assert (attention.qkv_proj.weight.dtype, attention.o_proj.weight.dtype) == (torch.float16, torch.uint8)
+    assert (attention.qkv_proj.layout, attention.o_proj.weight.dtype) == ("packed", torch.uint8)
