@@ -101,7 +101,7 @@ def explore_rope() -> Explorer:
 
 def explore_hands() -> Explorer:
     """Three previous-token heads of the bundled model: mean weight against distance while some hands stand still."""
-    model, windows, farthest = bundled(), held_out_windows()[:2, :256], 64
+    model, windows, farthest = bundled(), held_out_windows()[:2, :256], 160
     heads, speeds, visible = {"4.0": (4, 0), "4.3": (4, 3), "5.2": (5, 2)}, model.inv_freq, causal_visible(256, 256)
     reads = outputs_of(model, ["layers.4.attention_norm", "layers.5.attention_norm"], [windows])
 
@@ -114,17 +114,17 @@ def explore_hands() -> Explorer:
         attention, read = model.layers[layer].attention, reads[f"layers.{layer}.attention_norm"]
         q, k, _ = attention.rotated_qkv(read, angles.cos(), angles.sin())
         weights = attention_weights(q[:, [index]], k[:, [index // 2]], visible).mean(dim=(0, 1))
-        far = weights.tril(-farthest)[farthest:].sum(dim=-1).mean().item()
+        far = weights.tril(-64)[64:].sum(dim=-1).mean().item()
         return np.array([weights.diagonal(-back).mean().item() for back in range(farthest + 1)]), far
 
     # What is fixed: sixteen clocks, and where hand 0 is back after one, two, three turns.
     figure, (clocks, ax) = new_figure(2, width_ratios=[1, 1.9])
     centres = sixteen(clocks)
-    turns = [ax.axvline(1 + 2 * math.pi * turn, color=HIDDEN, lw=1, zorder=0) for turn in range(11)]
-    turns.append(ax.text(63.6, 0.3, "thin lines: hand 0 stands as at 1 back", ha="right", va="top", fontsize=9))
+    turns = [ax.axvline(1 + 2 * math.pi * turn, color=HIDDEN, lw=1, ymax=0.8, zorder=0) for turn in range(26)]
+    turns.append(ax.text(159, 0.3, "thin lines: hand 0 stands as at 1 back", ha="right", va="top", fontsize=9))
     ax.set(xlim=(0, farthest), ylim=(0.002, 0.6), yscale="log", xlabel="tokens back", ylabel="mean weight (log scale)")
     ax.set_yticks([0.01, 0.1, 0.5], ["0.01", "0.1", "0.5"])
-    ax.set_xticks(range(0, farthest + 1, 16))
+    ax.set_xticks(range(0, farthest + 1, 32))
     ax.minorticks_off()
 
     # What moves: hands at 1 back and at the chosen distance, grey over those that stand still, the curves, a dot.
@@ -152,12 +152,12 @@ def explore_hands() -> Explorer:
         curve.set_ydata(weights)
         dot.set_data([distance], [weights[distance]])
         ax.set_title(f"Head {head}: {weights[distance]:.3f} on the token {distance} back")
-        peaks = [n for n in range(2, farthest) if weights[n] > max(*weights[n - 2 : n], *weights[n + 1 : n + 3], 0.012)]
-        again = f"It peaks again at {', '.join(map(str, peaks))} back." if peaks else "It has no second peak."
+        peaks = [n for n in range(2, 64) if weights[n] > max(*weights[n - 2 : n], *weights[n + 1 : n + 3], 0.012)]
+        again = f"peaks again at {', '.join(map(str, peaks))} back." if peaks else "has no second peak."
         return (
             f"Head {head}, {len(still)} of 16 hands stand still: weight {weights[1]:.2f} on the token 1 back, "
-            f"{weights[2]:.2f} on 2, {weights[distance]:.3f} on {distance}, {far:.2f} on all that are {farthest} "
-            f"and more back. {again}"
+            f"{weights[2]:.2f} on 2, {weights[distance]:.3f} on {distance}, {far:.2f} on all that are 64 "
+            f"and more back. Nearer than 64 it {again}"
         )
 
     controls = {
