@@ -22,6 +22,7 @@ def explore_rms_norm() -> Explorer:
     figure, (plane, lengths) = new_figure(2, width_ratios=[1.1, 1])
     plane.set(xlim=(-2.7, 2.7), ylim=(-2.7, 2.7), aspect="equal", xlabel="coordinate 0", ylabel="coordinate 1")
     plane.plot(*arc(0, 2 * math.pi, math.sqrt(2)), color=HIDDEN, lw=1.2)
+    plane.text(0, 1.54, "length √2", color=GREY, fontsize=9, ha="center")
     plane.plot([-2.7, 2.7], [2.7, -2.7], color=HIDDEN, lw=1.2, ls=":")
     plane.text(2.75, -2.6, "mean = 0", color=GREY, fontsize=9, clip_on=False)  # where no arrow comes
     lengths.set(xscale="log", yscale="log", xlim=(1e-4, 10), ylim=(1e-4, 10), xlabel="length of x")
@@ -162,16 +163,15 @@ def explore_dose() -> Explorer:
     step = math.log10(2) / 2
     controls = {
         "place": switch("norm", [(name, place) for place, name in enumerate(PLACES)]),
-        "factor": slider("times", 1.0, -6 * step, 6 * step, step, log=True),
+        "factor": slider("times", 2.0, -6 * step, 6 * step, step, log=True),
     }
     controls["factor"].readout_format = ".3g"
     parts = {("place", i): within(tiles, x - 0.46, y - 0.42, x + 0.46, y + 0.42) for i, (x, y) in enumerate(at)}
     alt = (
         "Left: for each of 13 norms the cost, the redder the higher, if what leaves it is as long as the slider says. "
     )
-    return Explorer(
-        figure, draw, controls, alt + "Right: cost against length for one norm, and a line: removed.", parts
-    )
+    alt += "Right: cost against length for one norm, and a line: removed."
+    return Explorer(figure, draw, controls, alt, parts)
 
 
 def _signed(cost):
