@@ -302,7 +302,7 @@ check_mend_split = check_of(Exercise(mend_split, [
     ("Does your hook hand its sum back? The gradients are as without it.", _hooked("")),
     *[(ONE_BRANCH, _hooked(f".*{branch}_norm")) for branch in ("attention", "ffn")],
     ("Are all blocks mended? Yours is the first one alone.", _hooked("layers.0.*_norm")),
-    *[(TWICE, _hooked(names)) for names in (".*_norm", ".*(o|down)_proj")],
+    *[(TWICE, _hooked(names)) for names in (".*_norm", ".*(o|down)_proj", "layers.*(_norm|[on]_proj)")],
     ("The stream's own gradient is whole, only the branch brings parts: do you add up both?",
      lambda model, all_reduce: [norm.register_forward_pre_hook(lambda module, inputs:
          inputs[0].register_hook(lambda own: _total(own, all_reduce)) and None if inputs[0].requires_grad else None)

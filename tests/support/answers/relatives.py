@@ -195,7 +195,10 @@ for words, bug, *changes in (
     ("the cache 2: make a cache to fit", "cache_of_two", "len(tokens)", "2"),
     ("an inf of ours", "room_of_our_logits", LOGITS, LOGITS.replace("* wanted", "* made")),
     ('it is "logits" where no part', "no_head", "if off.any():", "if off.any() and name != 'lm_head':"),
-    ("an attribute more", "note_on_a_module", "wanted = run(", "ours.lm_head.seen = True; wanted = run("),
+    ("another attribute", "note_on_a_module", "wanted = run(", "ours.lm_head.seen = True; wanted = run("),
+    ("another attribute", "config_changed", "wanted = run(", "theirs.config.use_cache = False; wanted = run("),
+    ("nan counts as different", "nan_as_0", "~((y -", "~((y.nan_to_num() -"),
+    ("only cut elsewhere", "largest_not_by_size", '1e-4 * wanted["logits"].abs()', '1e-4 * wanted["logits"]'),
     ("in another mode", "in_eval_mode", "wanted = run(", "ours.eval(); theirs.eval(); wanted = run("),
 ):  # fmt: skip
     WRONG["where_they_part"][bug] = words, mutate(where_they_part__hooks, *changes)
