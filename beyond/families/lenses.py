@@ -51,17 +51,17 @@ def read_field() -> list[dict]:
     return sorted(field, key=lambda one: (one["year"], -len({*OLD} & {*one["features"]}), len(one["features"])))
 
 
-def plot_field(field, opens, *, title=None) -> Figure:
-    """Types by year across, and down the features in which they differ from a LLaMA; those in `opens` have a dot.
+def plot_field(field, *, title=None) -> Figure:
+    """Types by year across; above, how many features a type has in which it differs from a LLaMA; below, which ones.
 
-    Above, how many features a type has; below, both lenses of its twelve layers.
+    The strips are both lenses of a type's twelve layers.
     """
     when = {}
     for one in field:
         for name in one["features"]:
             when.setdefault(name, []).append(one["year"])
     rows = sorted(when, key=lambda name: (name not in OLD, np.mean(when[name])))
-    fig, axes = plt.subplots(4, sharex=True, figsize=(9.4, 6.6), height_ratios=(1.1, len(rows) / 5, 0.8, 0.9))
+    fig, axes = plt.subplots(4, sharex=True, figsize=(9.4, 7.0), height_ratios=(2.4, 3.1, 0.9, 0.9))
     above, middle, turns, sees = axes
     for row, name in enumerate(rows):
         at = [column for column, one in enumerate(field) if name in one["features"]]
@@ -76,19 +76,17 @@ def plot_field(field, opens, *, title=None) -> Figure:
         look = {"width": right - left, "align": "edge", "ec": "white"}
         above.bar(left, old, color=HATCH, **look)
         above.bar(left, both - old, bottom=old, color=INK, **look)
-        above.text((left + right) / 2, both + 0.1, f"{both:.1f}", ha="center", va="bottom")
-        above.text((left + right) / 2, 6.6, f"until {year}" if year == 2022 else year, ha="center")
+        above.text((left + right) / 2, both + 0.1, f"{both:.1f}", ha="center", va="bottom", fontsize=11)
+        above.text((left + right) / 2, -0.6, f"until {year}" if year == 2022 else year, ha="center", va="bottom")
         for ax in axes[1:]:
             ax.axvline(left, color=HIDDEN, lw=0.8, zorder=0)
-    above.set(ylim=(0, 6.4), yticks=[])
+    above.set(ylim=(-0.6, 5.7), yticks=[])
     fig.suptitle(title, x=0.01, ha="left")
     _strip(turns, field, "turns")
     _strip(sees, field, "sees")
-    here = [column for column, one in enumerate(field) if one["type"] in opens]
-    sees.plot(here, [13.5] * len(here), "o", color=INK, ms=2.2)
-    for ax, y, text in ((above, 2.5, "differences from a LLaMA"), (turns, 6, "RoPE turns"), (sees, 6, "sees all"),
-                        (sees, 13.5, "opens here")):  # fmt: skip
-        ax.text(-2.2, y, text, ha="right", va="center", fontsize=8)
+    for ax, y, text in ((above, 2.5, "mean number of\ndifferences from a LLaMA:\ngrey old, black new"),
+                        (turns, 6, "dark: RoPE turns\ndots: keeps a state"), (sees, 6, "dark: sees all")):  # fmt: skip
+        ax.text(-2.2, y, text, ha="right", va="center", fontsize=9 if ax is above else 8)
     for ax in axes:
         ax.set_xticks([])
         ax.tick_params(length=0)
@@ -112,13 +110,14 @@ def plot_still(field, *, title=None) -> Figure:
 
 
 def _shades(one, lens):
-    # 0.1 to 1 for each of twelve layers, nan where one keeps a state; layers that see less than all are light
+    # 0.3 to 1 for each of twelve layers, nan where one keeps a state; layers that see less than all are light
     values = np.array([np.nan if share is None else share for share in one[lens]], dtype=float)
     values = values[np.arange(12) * len(values) // 12]  # a few have fewer layers
-    return np.where(np.isnan(values), np.nan, 0.1 + 0.9 * (values if lens == "turns" else values == 1))
+    return np.where(np.isnan(values), np.nan, 0.3 + 0.7 * (values if lens == "turns" else values == 1))
 
 
 def _strip(ax, field, lens):
     shades = np.stack([_shades(one, lens) for one in field], axis=1)
     ax.pcolormesh(np.arange(len(field) + 1) - 0.5, np.arange(13), shades, cmap="Greys", vmin=0, vmax=1.25)
-    ax.set(ylim=(14.5 if lens == "sees" else 12, 0), yticks=[])
+    ax.patch.set(hatch="......", ec=HATCH)  # seen where a layer keeps a state
+    ax.set(ylim=(12, 0), yticks=[])

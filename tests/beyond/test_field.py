@@ -43,7 +43,7 @@ def test_layers_that_stand_still_see_everything_and_each_type_has_a_year_with_a_
 
 def test_the_map_has_a_mark_for_each_feature_and_a_cell_for_each_layer():
     field = [*FIELD.values()]
-    _, middle, turns, sees = plot_field(field, FAMILIES).axes
+    _, middle, turns, sees = plot_field(field).axes
     rows = [label.get_text() for label in middle.get_yticklabels()]
     assert rows[: len(OLD)] == sorted(OLD, key=rows.index)
     assert sum(len(marks.get_segments()) for marks in middle.collections if len(marks.get_segments()) > 0) == sum(
