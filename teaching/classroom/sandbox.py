@@ -1,7 +1,7 @@
 """Run a student's program inside a sandbox (Linux, bubblewrap), and within limits of memory, disk, processes and time.
 
 Inside the sandbox there is nothing but what is named here: the interpreter and its packages, the system's libraries
-(/usr, without /etc, /home, /run, /var), and the folders `helpers` and `checks` of the course, all of them read-only.
+(/usr, without /etc, /home, /run, /var), and the course's `helpers`, `explorers`, `beyond` and `checks`, all read-only.
 /tmp is the only place to write to; it is small, it lies in memory, and it ends with the program. There is no network,
 no process of yours, no variable of your environment, and no way to become another user.
 
