@@ -106,7 +106,7 @@ def _gaps(bug, large, cached):
     return torch.stack([one.amax(-1) for one in off]).numpy()
 
 
-MASKED = {"all layers": (0, 1, 2), "no layer": (), "layer 0": (0,), "layer 1": (1,), "layer 2": (2,)}
+MASKED = {"no layer": (), "all layers": (0, 1, 2), "layer 0": (0,), "layer 1": (1,), "layer 2": (2,)}
 WORDS = "abcdefghijklmn"  # of the text: a letter for each of 14 tokens
 
 
