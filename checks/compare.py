@@ -94,10 +94,8 @@ def _difference(got, want, place, what, angles):
     yours, right = got[place].item(), want[place].item()
     digits = digits_for((yours, right))
     in_degrees = [f" rad ({number(math.degrees(one))}°)" if angles else "" for one in (yours, right)]
-    gap, yours, right = (
-        number(abs(yours - right)),
-        *(number(one, digits) + more for one, more in zip((yours, right), in_degrees, strict=True)),
-    )
+    both = [number(one, digits) + more for one, more in zip((yours, right), in_degrees, strict=True)]
+    gap, yours, right = number(abs(yours - right)), *both
     if want.numel() == 1:
         return f"{what} is {yours}, expected {right}."
     return f"{what} is off by up to {gap}: {yours} at {list(place)}, expected {right}."

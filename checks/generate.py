@@ -397,16 +397,11 @@ def _seen(function, p, q, drafts, seed):
             n = len(tokens) if getattr(tokens, "ndim", 0) == 1 else len(draft) + 1
             require_form(tokens, draft.new_zeros(n), JUDGE, "Return one tensor: torch.cat((…, …)).")
             raise Wrong(f"the tokens have the shape {tuple(tokens.shape)}, expected one dimension.")
-        kept = len(tokens) - 1
-        if (
-            not 0 <= kept <= len(draft)
-            or (listed := tokens.tolist())[:-1] != draft.tolist()[:kept]
-            or not 0 <= listed[-1] < p.shape[1]
-        ):
-            message = f"for the draft {draft.tolist()} a call gave {tokens.tolist()}."
-            raise Wrong(
-                message, "First what stays of the draft, from its beginning on, then one token more, and no other."
-            )
+        listed, drafted = tokens.tolist(), draft.tolist()
+        stays = 1 <= len(listed) <= len(drafted) + 1 and listed[:-1] == drafted[: len(listed) - 1]
+        if not stays or not 0 <= listed[-1] < p.shape[1]:
+            hint = "First what stays of the draft, from its beginning on, then one token more, and no other."
+            raise Wrong(f"for the draft {drafted} a call gave {listed}.", hint)
         return tokens
 
     states, generator = (torch.get_rng_state(), random.getstate()), _generator(seed)
@@ -465,11 +460,8 @@ def _at(places, shares, n_tokens=1000):
 
 
 def _judging(label, p, q, draft, hint="", seed=0):
-    draft = (
-        torch.tensor(draft, dtype=torch.int64)
-        if isinstance(draft, list)
-        else Named(draft, f"{draft:,} times drawn from q")
-    )
+    is_list = isinstance(draft, list)
+    draft = torch.tensor(draft, dtype=torch.int64) if is_list else Named(draft, f"{draft:,} times drawn from q")
     return Case(label, (p, q, draft, Named(seed, f"torch.Generator().manual_seed({seed})")), hint)
 
 

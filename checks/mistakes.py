@@ -45,7 +45,4 @@ def _explained(exercise, answers, theirs, failing, clear):
 
 def _is_finite(answer):
     parts = answer if isinstance(answer, tuple) else (answer,)
-    return all(
-        isinstance(part, int) or (isinstance(part, torch.Tensor) and (part.is_meta or part.isfinite().all()))
-        for part in parts
-    )
+    return all(isinstance(x, int) or (isinstance(x, torch.Tensor) and (x.is_meta or x.isfinite().all())) for x in parts)
