@@ -35,12 +35,12 @@ def _rope_inputs(batch, heads, tokens, head_dim, seed=0):
 
 def _rope_cases():
     small = torch.tensor([3.0, 5.0, 1.0, 2.0]).view(1, 1, 1, 4), torch.tensor([[0.6, 0.8]]), torch.tensor([[0.8, 0.6]])
-    x, cos, sin = _rope_inputs(2, 3, 8, 8, 6)
+    x, cos, sin = _rope_inputs(2, 5, 40, 64, 6)
     square = "Here are as many heads, and as many sequences, as tokens: the angles follow the tokens."
     return [
         Case("x = 3, 5, 1, 2 at one position", small),
         Case("as many heads and sequences as tokens", _rope_inputs(4, 4, 4, 6, 2), square),
-        Case("x of shape (2, 3, 8, 8) in float64", (x.double(), cos, sin), BATCH),
+        Case("x of shape (2, 5, 40, 64) in float64", (x.double(), cos, sin), BATCH),
         Case("x in bfloat16, cos and sin in float32", ((1e5 * x).bfloat16(), cos, sin),
              "Which dtype has bfloat16 times float32? (float16 on the way ends at 65504, bfloat16 at 3e38.)"),
         Case("x in float16, cos and sin in float32", (x.half(), cos, sin),

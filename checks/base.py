@@ -37,23 +37,34 @@ class Case:
     label: str
     inputs: tuple
     hint: str = ""  # what is special here: shown if all cases with this hint fail, and no others
-    gradients: bool | int = False  # True: of all tensors; a number: of that many inputs, counted from the left
+    gradients: bool | int | tuple = False  # True: of all tensors; a number: of the first so many inputs; or which
     stochastic: bool = False  # skipped once a case has failed, and when matching mistakes
-    half: bool = False  # whether a gradient must arrive in half precision as well, whatever its numbers
+    half: bool = False  # whether it must hold in half precision and on another device, too, whatever its numbers
 
     def fresh_inputs(self):
         """Copies, with the same layout in memory; numbers, also named ones, as they are."""
         inputs = tuple(value if isinstance(value, int) else copy.deepcopy(value) for value in self.inputs)
-        for value in inputs[: None if self.gradients is True else int(self.gradients)]:
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
-                value.requires_grad_()
+        for place in self.asking():
+            inputs[place].requires_grad_()
         return inputs
 
-    def in_half(self):
-        """The case with the inputs that ask for a gradient in float16, and in bfloat16, if it holds there as well."""
+    def asking(self):
+        """The places of the inputs that ask for a gradient."""
+        if isinstance(self.gradients, tuple):
+            return self.gradients
+        asked = self.inputs[: None if self.gradients is True else int(self.gradients)]
+        return [i for i, x in enumerate(asked) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+
+    def beside(self):
+        """What must hold as well: each input alone asks for a gradient; float16 and bfloat16; another device."""
+        asking = self.asking()
+        yield from (replace(self, gradients=(place,)) for place in asking if len(asking) > 1)
         for dtype in (torch.float16, torch.bfloat16) if self.half else ():
-            asking = [each(dtype, one)[0] for one in self.inputs[: None if self.gradients is True else self.gradients]]
-            yield replace(self, inputs=(*asking, *self.inputs[len(asking) :]))
+            inputs = (each(dtype, x)[0] if i in asking else x for i, x in enumerate(self.inputs))
+            yield replace(self, inputs=tuple(inputs))
+        if self.half:
+            inputs = (x.to("meta") if isinstance(x, torch.Tensor) else x for x in self.inputs)
+            yield replace(self, inputs=tuple(inputs), gradients=False)
 
 
 @dataclass

@@ -20,18 +20,18 @@ _angles = partial(mutate, rope_angles)
 EXPONENT = "Is the exponent 2 i / head_dim, with i counted from 0 to head_dim / 2 - 1?"
 ROWS = "Here each row of a batch has its own positions. Does every position get a dimension for the speeds at the end?"
 TABLE = "These positions are past the end of many tables, or before their beginning. Compute the angle instead."
-DEVICE = "A new tensor is on the CPU unless told otherwise: torch.arange(..., device=positions.device)."
 check_rope_angles = check_of(Exercise(rope_angles, [
     Case("positions 0, 1, 2 with head_dim 4 and theta 100", (torch.arange(3), 4, 100.0)),
     Case("positions 3, 0, 7, 11, theta 12.3", (torch.tensor([3, 0, 7, 11]), 8, 12.3)),
     Case("head_dim 2", (torch.arange(4, 9), 2, 10000.0), "With head_dim 2 there is one pair, and its speed is 1."),
     Case("theta 500000", (torch.tensor([1, 501, 8001]), 128, 500000.0)),
-    Case("theta as an int", (torch.tensor([1, 2]), 4, 10000), "Here theta is an int, not a float."),
-    Case("int32 positions from -6, not contiguous", (torch.arange(-6, 6, dtype=torch.int32)[::3], 8, 12.3), TABLE),
-    Case("positions of shape (2, 1, 4)", (torch.tensor([[[3, 0, 0, 9]], [[0, 1, 2, 701]]]), 8, 100.0), ROWS),
+    Case("theta as an int", (torch.tensor([2]), 4, 10000), "Here theta is an int. Has one position a dimension, too?"),
+    Case("int32 positions from -600, each third", (torch.arange(-600, 600, dtype=torch.int32)[::3], 8, 12.3), TABLE),
+    Case("positions of shape (2, 1, 4), not contiguous",
+         (strided(torch.tensor([[[3, 0, 0, 9]], [[0, 1, 2, 701]]]), 0, 2), 8, 100.0), ROWS),
     # of the same number as in the first case, and past what float16, int16 and tables hold
     Case("positions 7, 200000, 12000000", (torch.tensor([7, 200000, 12000000]), 4, 100.0), TABLE),
-    Case("positions on another device", (torch.arange(3, device="meta"), 4, 100.0), DEVICE),
+    Case("positions on another device", (torch.arange(3, device="meta"), 4, 100.0)),
 ], [  # known mistakes
     ("Do you use the positions given? These angles are of 0, 1, 2, ...",
      _angles("positions.double()", "torch.arange(positions.shape[-1]).expand_as(positions)")),
@@ -67,8 +67,8 @@ def _by_head(weight, head_dim, order):
 HEADS = "Here are several heads, and each is reordered on its own."
 check_rope_permutation = check_of(Exercise(rope_permutation, [
     Case("rows 0 to 5, one head of 6", (torch.arange(6.0)[:, None], 6)),
-    Case("three heads of 8, weight (24, 5), float64", (draw(24, 5, seed=1).double() / 3, 8), HEADS),
-    Case("float16, heads of 4", (draw(8, 3, seed=5).half(), 4)),
+    Case("34 heads of 6, weight (204, 5), float64", (draw(204, 5, seed=1).double() / 3, 6), HEADS, half=True),
+    Case("float16, heads of 2", (draw(8, 3, seed=5).half(), 2)),
     Case("weight not contiguous, bfloat16", (strided(draw(8, 8, seed=6, scale=1e5).bfloat16()), 8), MEMORY),
 ], [  # known mistakes
     ("Is each head reordered? Yours is only the first head.", lambda w, h: torch.cat((w[_order(h)], w[h:]))),

@@ -166,17 +166,17 @@ def run_cases(function, exercise, seconds):
 
 def _run(function, exercise, case, want, outcome):
     """Find out what one case shows; a stub raises NotImplementedError in the first."""
-    parts = exercise.harness.parts
-    if case.gradients:
-        asked = zip(exercise.parameters, case.fresh_inputs(), strict=False)
-        parts = [f"the gradient for {name}" for name, value in asked if getattr(value, "requires_grad", False)]
+    parts = [f"the gradient for {exercise.parameters[place]}" for place in case.asking()] or exercise.harness.parts
     watch = exercise.harness.stages and exercise.harness.stages()
     try:
         outcome.watch = watch
         outcome.got, problem = call(function, case, exercise, watch)
         compare(outcome.got, want, exercise, parts)
-        for other in case.in_half():
-            problem = problem or call(function, other, exercise, None)[1]
+        for other in case.beside():
+            also, beside = call(function, other, exercise, None)
+            problem = problem or beside
+            if isinstance(also, torch.Tensor) and other.inputs[0].is_meta and not also.is_meta:
+                raise Wrong("the result stays on the CPU, also if the inputs are on another device.", DEVICE)
         outcome.problem, outcome.watch = problem, None
     except NotImplementedError:
         if case is exercise.cases[0]:
@@ -197,6 +197,7 @@ class _Calls(TorchFunctionMode):
 def call(function, case, exercise, watch):
     """The function's answer to a case (or the gradients it lets through), and what else is wrong with it."""
     inputs, names, calls, ours = case.fresh_inputs(), exercise.parameters, _Calls(), _parts_of_the_model()
+    settings = torch.is_grad_enabled(), torch.get_default_dtype()
 
     def from_learner(*inputs, **named):
         if (answer := function(*inputs, **named)) is ...:  # a hole, and no refusal
@@ -209,18 +210,22 @@ def call(function, case, exercise, watch):
         if inspect.iscoroutine(answer):
             answer.close()  # Python would warn of it, at any later moment
         if case.gradients and isinstance(answer, torch.Tensor):
-            answer = _gradients(answer, inputs, names)
+            answer = _gradients(answer, inputs, names, case)
     except (Exception, SystemExit) as error:
+        if case.half and "item() cannot be called on meta" in str(error):  # it looks at numbers: here are none
+            return None, None
         if isinstance(error, Wrong) or _is_todo(error):
             raise
         raise raised(error, exercise.hints) from None
     finally:
-        changed = _put_back(ours)
+        changed, left = _put_back(ours), settings != (torch.is_grad_enabled(), torch.get_default_dtype())
+        torch.set_grad_enabled(settings[0]), torch.set_default_dtype(settings[1])
     if changed:
         return answer, Wrong(f"the result is right, but the course's {changed[0]} is another one afterwards.", LEFT)
-    for name in exercise.forbid:
-        if name in calls.names:
-            return answer, Wrong(f"the result is right, but it calls torch's {name}, which this exercise rules out.")
+    if left:
+        return answer, Wrong("the result is right, but torch's gradients or default dtype stay changed.", SETTINGS)
+    if called := [name for name in exercise.forbid if name in calls.names]:
+        return answer, Wrong(f"the result is right, but it calls torch's {called[0]}, which this exercise rules out.")
     for name, now, was in zip(names, inputs, case.inputs, strict=False):
         if _has_changed(now, was):
             is_deep = isinstance(was, dict) and any(isinstance(one, dict) for one in was.values())
@@ -231,6 +236,8 @@ def call(function, case, exercise, watch):
     return answer, None
 
 
+DEVICE = "A new tensor is on the CPU unless told otherwise: torch.zeros(..., device=x.device), if x is the input."
+SETTINGS = "`with torch.no_grad():` ends with its block. A tensor gets its dtype alone: torch.zeros(..., dtype=...)."
 LEFT = "`with replaced(part, forward):` puts back at its end what it replaced; `edits.patch` changes one module."
 
 
@@ -265,12 +272,13 @@ def _has_changed(now, was):
     return bool(((now != was) & ((now == now) | (was == was))).any())  # nan is not equal to itself
 
 
-def _gradients(answer, inputs, names):
-    asking = [name for name, value in zip(names, inputs, strict=True) if getattr(value, "requires_grad", False)]
+def _gradients(answer, inputs, names, case):
+    asking = [names[place] for place in case.asking()]
     gradients = gradients_through(answer, inputs) if answer.requires_grad else [None] * len(asking)
     if missed := [name for name, gradient in zip(asking, gradients, strict=True) if gradient is None]:
-        dtype = "" if inputs[0].dtype == torch.float32 else f" in {inputs[0].dtype}"
-        raise Wrong(f"the values are right, but no gradient reaches {' and '.join(missed)}{dtype}.", GRAPH_CUT)
+        where = "" if inputs[0].dtype == torch.float32 else f" in {inputs[0].dtype}"
+        where += ", if it alone asks for one" if isinstance(case.gradients, tuple) else ""
+        raise Wrong(f"the values are right, but no gradient reaches {' and '.join(missed)}{where}.", GRAPH_CUT)
     return gradients
 
 
@@ -316,6 +324,7 @@ def raised(error, own):
 
 ERROR_HINTS = [  # facts that the error itself establishes
     (r"SystemExit", "Your function should neither exit nor interrupt: return a result."),
+    (r"expected device|out of meta", DEVICE),
     (r"view size is not compatible", "This tensor is not contiguous in memory: .reshape works where .view does not."),
     (r"leaf Variable|in-place operation\.$", "Does your function change its input in place? Work on a copy."),
     (r"modified by an inplace operation", "Does an in-place step overwrite what the gradient needs? Write y = y * ..."),

@@ -21,42 +21,30 @@ OUTER = "torch.outer(positions.float().flatten(), inv_freq).unflatten(0, positio
 for words, bug, instead in (
     ("expected 3", "sorted_positions", "positions.sort(-1).values[..., None] * inv_freq"),
     ("each row of a batch", "one_row_of_positions", "positions[:, None] * inv_freq"),
-    (
-        "past the end",
-        "table_of_8192",
-        "torch.outer(torch.arange(8192, device=positions.device).float(), inv_freq)[positions]",
-    ),
-    (
-        "each row of a batch",
-        "rows_of_consecutive_positions",
-        OUTER.replace(
-            "positions.float()",
-            "(positions if positions.ndim == 1 else positions[..., :1] + torch.arange(positions.shape[-1])).float()",
-        ),
-    ),
+    ("past the end", "table_of_8192",
+     "torch.outer(torch.arange(8192, device=positions.device).float(), inv_freq)[positions]"),
+    ("each row of a batch", "rows_of_consecutive_positions", OUTER.replace(
+        "positions.float()",
+        "(positions if positions.ndim == 1 else positions[..., :1] + torch.arange(positions.shape[-1])).float()")),
     # in decoding every step would get the angles of the first
-    (
-        "7, 200000, 12000000",
-        "kept_by_shape",
-        f"KEPT.setdefault((positions.shape, positions.dtype, positions.device, head_dim, theta), {OUTER})",
-    ),
-):
+    ("7, 200000, 12000000", "kept_by_shape",
+     f"KEPT.setdefault((positions.shape, positions.dtype, positions.device, head_dim, theta), {OUTER})"),
+    ("Has one position a dimension", "one_position_squeezed", f"{OUTER}.squeeze(-2)"),
+    (".reshape works where .view does not", "view", OUTER.replace("flatten()", "view(-1)")),
+    ("from -600", "16_positions", f"{OUTER} * (positions.cumsum(-1) ** 0).cumsum(-1).le(16)[..., None]"),
+):  # fmt: skip
     WRONG["rope_angles"][bug] = words, mutate(rope_angles__outer, OUTER, instead)
 WRONG["rope_angles"] |= {
     "positions_within_2**20": ("12000000", lambda p, h, theta: rope_angles__outer(p.clamp(max=2**20), h, theta)),
-    "theta_in_bfloat16": (
-        "theta 12.3",
-        lambda p, h, theta: rope_angles__outer(p, h, torch.tensor(theta, dtype=torch.bfloat16).item()),
-    ),
-    "64_numbers_a_head": (
-        "theta 500000",
-        lambda p, h, theta: F.pad(rope_angles__outer(p, h, theta)[..., :32], (0, max(0, h // 2 - 32))),
-    ),
+    "theta_in_bfloat16": ("theta 12.3", lambda p, h, theta: rope_angles__outer(
+        p, h, torch.tensor(theta, dtype=torch.bfloat16).item())),
+    "64_numbers_a_head": ("theta 500000", lambda p, h, theta: F.pad(
+        rope_angles__outer(p, h, theta)[..., :32], (0, max(0, h // 2 - 32)))),
     "no_position_below_0": ("from -6", lambda p, h, theta: rope_angles__outer(p.clamp(min=0), h, theta)),
     "theta_whole": ("theta 12.3", lambda p, h, theta: rope_angles__outer(p, h, int(theta))),
-    "speeds_on_the_cpu": ("device=positions.device", mutate(rope_angles__outer, ", device=positions.device", "")),
+    "speeds_on_the_cpu": ("device=x.device", mutate(rope_angles__outer, ", device=positions.device", "")),
     "float64": (".to(torch.float32) converts", lambda p, h, theta: rope_angles__outer(p, h, theta).double()),
-}
+}  # fmt: skip
 
 
 @right
@@ -72,17 +60,13 @@ def apply_rope_halves__complex(x, cos, sin):
     return torch.cat((turned.real, turned.imag), -1).to(x.dtype)
 
 
-WRONG["apply_rope_halves"]["kept_by_shape"] = (
-    "not contiguous",
-    lambda x, c, s, kept={}: apply_rope_halves__cat(x, *kept.setdefault(c.shape, (c, s))),
-)
-WRONG["apply_rope_halves"]["float16_through_bfloat16"] = (
-    "bfloat16 on the way",
-    lambda x, c, s: apply_rope_halves__cat(x.bfloat16() if x.dtype == torch.float16 else x, c, s).to(x.dtype),
-)
-
-
 WRONG["apply_rope_halves"] |= {
+    "kept_by_shape": ("not contiguous", lambda x, c, s, kept={}: apply_rope_halves__cat(
+        x, *kept.setdefault(c.shape, (c, s)))),
+    "float16_through_bfloat16": ("bfloat16 on the way", lambda x, c, s: apply_rope_halves__cat(
+        x.bfloat16() if x.dtype == torch.float16 else x, c, s).to(x.dtype)),
+    "16_tokens": ("Case x of shape", lambda x, c, s: torch.cat(
+        (apply_rope_halves__cat(x[:, :, :16], c[:16], s[:16]), x[:, :, 16:]), 2)),
     "bfloat16_through_float16": ("ends at 65504", lambda x, c, s: apply_rope_halves__cat(
         x.half() if x.dtype == torch.bfloat16 else x, c, s).to(x.dtype)),
     "float64_becomes_float32": (".to(torch.float64) converts", lambda x, c, s: apply_rope_halves__cat(
@@ -102,12 +86,14 @@ def apply_rope_interleaved__stack(x, cos, sin):
     return torch.stack((a * cos - b * sin, b * cos + a * sin), -1).reshape(x.shape).to(x.dtype)
 
 
-WRONG["apply_rope_interleaved"]["view"] = (
-    "contiguous",
-    lambda x, c, s: apply_rope_interleaved__stack(x.view(-1, *x.shape[2:]), c, s).view(x.shape),
-)
+WRONG["apply_rope_interleaved"]["view"] = ("contiguous", lambda x, c, s: apply_rope_interleaved__stack(
+    x.view(-1, *x.shape[2:]), c, s).view(x.shape))  # fmt: skip
 WRONG["rope_permutation"] |= {
-    "float16_through_bfloat16": ("float16, heads of 4", lambda w, h: right_answer_to("rope_permutation")(
+    "four_heads": ("each is reordered on its own", lambda w, h: torch.cat(
+        (right_answer_to("rope_permutation")(w[: 4 * h], h), w[4 * h :]))),
+    "rows_of_two_in_reverse": ("heads of 2", lambda w, h: (
+        right_answer_to("rope_permutation")(w, h) if h > 2 else w.flip(0))),
+    "float16_through_bfloat16": ("float16, heads of 2", lambda w, h: right_answer_to("rope_permutation")(
         w.bfloat16() if w.dtype == torch.float16 else w, h).to(w.dtype)),
     "float64_through_float32": ("float64", lambda w, h: right_answer_to("rope_permutation")(w.float(), h).to(w.dtype)),
     "bfloat16_through_float16": ("bfloat16", lambda w, h: right_answer_to("rope_permutation")(
