@@ -55,7 +55,7 @@ SWIGLU = Exercise(swiglu, [
          "Is anything bfloat16 on the way? It keeps 8 bits of a number, float16 11."),
     Case("bfloat16, x about 300", each(torch.bfloat16, *_swiglu_inputs(2, 4, hidden=6, seed=60, scale=300)),
          "Is anything float16 on the way? It ends at 65504, bfloat16 at 3e38."),
-    Case("all not contiguous", tuple(map(strided, _swiglu_inputs(3, 2, 2, 4, hidden=6, seed=70))), LEADING),
+    Case("all not contiguous", tuple(map(strided, _swiglu_inputs(3, 2, 1, 2, 4, hidden=300, seed=70))), LEADING),
     Case("gradients", _swiglu_inputs(2, 3, hidden=4, seed=80), gradients=True, half=True),
     Case("gradients, gates near -300 and 300",
          (torch.tensor([[300.0, 1.0], [-300.0, 2.0]]), torch.tensor([[1.0, 0.5], [-1.0, 0.5], [0.01, 1.0]]),
@@ -132,7 +132,8 @@ def _reflected():
 
     Units come in pairs whose gates and ups change places, and whose columns of down differ in the last sign.
     """
-    x, one, other, down = (one.abs() for one in _swiglu_inputs(80, 4, hidden=3, seed=360))
+    x, one, other, down = (one.abs() for one in _swiglu_inputs(160, 4, hidden=3, seed=360))
+    x[80:] = 0  # no number of the last tokens tells
     last = torch.tensor([0.0, 0.0, 0.0, 1.0])[:, None]
     down, mirrored = down * (1 - last + 3e-5 * last), down * (1 - last - 3e-5 * last)
     gate, up = torch.cat((one + other, other)), torch.cat((other, one + other))
@@ -259,7 +260,9 @@ def _models():
             part.weight.data = part.weight.data[order]
         layer.down_proj.weight.data = layer.down_proj.weight.data[:, order]
     models = {"small": small, "trained": trained, "stored": stored}
-    return {name: model.eval().requires_grad_(False) for name, model in models.items()}
+    models = {name: model.eval().requires_grad_(False) for name, model in models.items()}
+    small.train().final_norm.requires_grad_()  # which no hidden unit depends on
+    return models
 
 
 @torch.no_grad()
@@ -303,11 +306,9 @@ def _measures():
         "Yours are the units with the smallest gates. What does a unit make of gate and up together?": (gates, 0.8),
         "Yours are the units with the smallest ups. What does a unit make of gate and up together?": (ups, 0.8),
         "Yours are small at most tokens. What do they do at the few that a median misses?": (medians, 0.8),
-        "Yours are small on average, as positive and negative values cancel. Does each value count by its size?": (
-            means,
-            0.6,
-        ),
-    }
+        "Yours are small on average, as positive and negative values cancel. Does each value count by its size?":
+            (means, 0.6),
+    }  # fmt: skip
 
 
 def _why_no_better(model, units, rise):

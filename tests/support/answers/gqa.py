@@ -120,7 +120,7 @@ def _causal(mask):
 
 
 WRONG["rows"] |= {
-    "one_query_of_four_axes_sees_all": ("one query, 80 keys", _where(
+    "one_query_of_four_axes_sees_all": ("one query, 300 keys", _where(
         lambda k, mask: mask.ndim == 4 and mask.shape[2] == 1, _seeing(lambda mask: mask | True))),
     "first_texts_mask_for_equal_heads": ("as many key/value heads as", lambda q, k, v, visible: rows__einsum(
         q, k, v, visible[:1].expand_as(visible) if q.shape[1] == k.shape[1] else visible)),
@@ -137,7 +137,7 @@ WRONG["rows"] |= {
     "one_query_of_two_axes_sees_all": ("one query, 32 keys", _where(
         lambda k, mask: len(mask) == 1 and k.shape[2] > 3, _seeing(lambda mask: mask | True))),
     "triangle_of_its_own": ("not a causal one", _seeing(_causal)),
-    "broadcasts_one_head": ("5,120 numbers; 1,280 are enough", _where(lambda k, mask: k.shape[1] == 1, _one_head)),
+    "broadcasts_one_head": ("19,200 numbers; 4,800 are enough", _where(lambda k, mask: k.shape[1] == 1, _one_head)),
     "copies_for_several_texts": ("where it broadcasts", _where(lambda k, mask: len(k) > 1, _product_that_broadcasts)),
     "copies_in_half_precision": (
         "where it broadcasts", _where(lambda k, mask: k.dtype != torch.float32, _product_that_broadcasts)),
