@@ -3,8 +3,10 @@
 import torch
 from torch.nn import functional as F
 
+from checks.own import my_parts
 from helpers.model import llama3_scaling
 from tests.support.answers.register import RIGHT, WRONG, right
+from tests.support.course import ROOT
 
 PARTS = ["input_layernorm", *(f"self_attn.{name}_proj" for name in "qkvo")]
 PARTS += ["post_attention_layernorm", *(f"mlp.{name}_proj" for name in ("gate", "up", "down"))]
@@ -103,6 +105,7 @@ plain, heads = RIGHT["my_llama"].values()
 RIGHT["my_llama"] |= {
     "refuses_long_texts": lambda w, c, t: plain(w, c, t) if t.shape[1] <= c["max_position_embeddings"] else 1 / 0,
     "in_float64": lambda w, c, t: plain({name: x.double() for name, x in w.items()}, c, t).float(),
+    "parts_made_inside": lambda w, c, t: (my_parts(ROOT), plain(w, c, t))[1],
     "vmap": lambda w, c, t: torch.vmap(lambda row: plain(w, c, row[None])[0])(t),
 }
 
