@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 from matplotlib import pyplot as plt
+from matplotlib.colors import ListedColormap
 from torch import nn
 from torch.nn import functional as F
 
@@ -492,8 +493,6 @@ def what_differs(model_type: str, **settings):
     print(f"{kind}, small and random, differs from LLaMA in this:")
     for sentence in found.sentences:
         print(textwrap.fill(sentence, 100, initial_indent="- ", subsequent_indent="  "))
-    same = [name for name, of in found.facts.items() if all(value is None for value in of)]
-    print(textwrap.fill(f"As in LLaMA, because no intervention shows a difference: {', '.join(same)}.", 100))
     with torch.device("meta"):
         llama = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", num_hidden_layers=1))
     usual, theirs = AutoConfig.for_model(kind).to_dict(), llama.config.to_dict()
@@ -511,28 +510,31 @@ def what_differs(model_type: str, **settings):
         print(textwrap.fill(f"{what}: {', '.join(some) or 'none'}.", 100))
     turning_layers = [layer for layer, (speeds, _) in enumerate(found.turns) if any(speeds)]
     full = [layer for layer, kind_of in enumerate(found.facts["mask"]) if kind_of is None]
-    alt = f"{kind}: above, which keys each layer sees; below, how fast each pair of a head turns. "
+    alt = f"{kind}: red facts differ; below, the keys each layer sees and the speeds of a head's pairs. "
     plots.show(draw(kind, found), alt + f"Of {len(found.turns)} layers {turning_layers} turn and {full} see all keys.")
 
 
 def draw(kind: str, found: Findings):
-    """Both lenses of a model as one picture: above each layer's mask, below the speeds of a head's pairs."""
-    n = len(found.masks)
-    figure, axes = plt.subplots(
-        2, n, figsize=(8.0, 4.2), height_ratios=(3, 2), sharex="row", sharey="row", squeeze=False
-    )
+    """Facts by layers, red where they differ; below, both lenses: each layer's mask, the speeds of a head's pairs."""
+    n, facts = len(found.masks), found.facts
+    figure = plt.figure(figsize=(8.0, 6.2))
+    top, bottom = figure.subfigures(2, 1, height_ratios=(5, 7))
+    ax, axes = top.subplots(), bottom.subplots(2, n, height_ratios=(3, 2), sharex="row", sharey="row", squeeze=False)
+    cells = torch.tensor([[one is not None for one in (of * n)[:n]] for of in facts.values()]).T
+    ax.pcolormesh(cells, cmap=ListedColormap(["#CFE5D8", "#C00000"]), vmin=0, vmax=1, ec="white", lw=1.5)
+    ax.set_xticks(torch.arange(len(facts)) + 0.5, facts, rotation=90, fontsize=8)
+    ax.set_yticks(torch.arange(n) + 0.5, [f"layer {layer}" for layer in range(n)])
+    ax.set(ylim=(n, 0), title=f"{kind}: red differs from LLaMA, green does not")
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
     for layer, (mask, (speeds, _), (above, below)) in enumerate(zip(found.masks, found.turns, axes.T, strict=True)):
-        plots.plot_visible(mask, ax=above, title=f"layer {layer}")
-        pairs = range(len(speeds))
-        below.bar(pairs, [1 if speed else 0 for speed in speeds], color="none")
-        for pair, speed in enumerate(speeds):
-            still = {"color": plots.HIDDEN, "hatch": "////", "edgecolor": plots.HATCH, "lw": 0}
-            below.bar(
-                pair, 1 if not speed else abs(speed) - 1e-7, bottom=1e-7, **{"color": plots.INK} if speed else still
-            )
-        below.set(yscale="log", ylim=(1e-7, 2), xlabel="pair", title=f"{sum(map(bool, speeds))} of {len(speeds)} turn")
-        below.set_xticks(pairs)
+        plots.plot_visible(mask, ax=above, title=f"layer {layer}").set_xticks([0, 10, 20])
+        looks = [(plots.INK, "") if speed else (plots.HIDDEN, "////") for speed in speeds]
+        colors, hatches = zip(*looks, strict=True)
+        heights = [abs(speed) or 1 for speed in speeds]
+        below.bar(range(len(speeds)), heights, color=colors, hatch=hatches, edgecolor=plots.HATCH, lw=0)
+        below.set(yscale="log", ylim=(1e-7, 2), yticks=(1e-6, 1e-3, 1), xticks=range(len(speeds)))
+        below.set(xlabel="pair", title=f"{sum(map(bool, speeds))} of {len(speeds)} turn")
         above.set(ylabel=above.get_ylabel() if layer == 0 else "")
     axes[1, 0].set_ylabel("speed [rad/token]")
-    figure.suptitle(kind)
     return figure
