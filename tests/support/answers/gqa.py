@@ -36,6 +36,7 @@ def _reading(seen):
 WRONG["causal_visible"] |= {
     "window_of_two": (
         "Failing cases: 16 of 16", lambda t, s, *given: torch.ones(t, s).tril(s - t).triu(s - t - 1).bool()),
+    "table_of_16": ("expected (1, 300)", with_given(lambda t, s: torch.ones(16, 16).tril().bool()[s - t : s, :s])),
     "uint8": (".to(torch.bool) converts", lambda t, s, *given: torch.ones(t, s, dtype=torch.uint8).tril(s - t)),
     "flips_bits": ("turns each bit", _reading(
         lambda m, hides: m == 0 if m.is_floating_point() else (~m if hides else m).bool())),
@@ -128,6 +129,8 @@ WRONG["rows"] |= {
         "the result is off by", _where(_of_four, _seeing(lambda mask: mask[:, :, -1:] & _causal(mask)))),
     "triangle_where_square": ("a mask that is not causal", _where(
         lambda k, mask: mask.ndim == 2 and len(mask) == mask.shape[1], _seeing(_causal))),
+    "16_queries": ("another for each text", lambda q, k, v, visible: torch.cat(
+        (rows__einsum(q[:, :, :16], k, v, visible[..., :16, :]), q[:, :, 16:]), 2)),
     "hidden_at_minus_500": ("hidden score 505", mutate(rows__einsum, "-1e9", "-500.0")),
     "third_text_as_the_second": ("another for each text", _where(
         lambda k, mask: len(k) > 2 and mask.ndim == 4, _seeing(lambda mask: mask[[0, 1, 1]]))),
@@ -178,10 +181,11 @@ def gqa_layer__head_by_head(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
 
 TURN = "q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)"
 WRONG["gqa_layer"] |= {
-    "cos_and_sin_exchanged": (
-        "turn backwards", mutate(gqa_layer__sdpa, TURN, TURN.replace("cos, sin", "sin, cos"))),
-    "widened": (
-        "torch.float32, expected torch.bfloat16", lambda x, *rest: gqa_layer__sdpa(x, *rest).float()),
+    "cos_and_sin_exchanged": ("turn backwards", mutate(gqa_layer__sdpa, TURN, TURN.replace("cos, sin", "sin, cos"))),
+    **{name: (words, mutate(gqa_layer__sdpa, "is_causal=True", f"(torch.ones(x.shape[1], x.shape[1]).tril(){mask}"))
+       for name, words, mask in (("16_keys", "bfloat16", ".triu(-15) > 0)"),
+                                 ("hidden_at_minus_1000", "however large", ".to(x.dtype) - 1) * 1000"))},
+    "widened": ("torch.float32, expected torch.bfloat16", lambda x, *rest: gqa_layer__sdpa(x, *rest).float()),
     "other_layout": (
         "yours turns neighbours", mutate(gqa_layer__sdpa, TURN, TURN.replace("sin)", "sin, 'interleaved')"))),
 }  # fmt: skip

@@ -24,9 +24,8 @@ WRONG["rms_norm"] |= {  # most are wrong in few cases
     "layer_norm_of_x_and_minus_x": (
         "calls torch's native_layer_norm, which this exercise rules out", lambda x, w, eps:
         torch.native_layer_norm(torch.cat([x, -x], -1), (2 * len(w),), None, None, eps)[0][..., : len(w)] * w),
-    "three_dimensions_only": ("Count from the end", mutate(
-        rms_norm__rsqrt, "wide = x.float()",
-        "wide, (B, T, D) = x.float(), x.shape[-3:] if x.ndim > 2 else (1, *x.shape)")),
+    "four_axes_at_most": ("Count from the end", lambda x, w, eps: rms_norm__rsqrt(
+        x if x.ndim < 5 else x.flatten(0, 1), w, eps)),
     "factor_in_half": ("16 of 16 are inf … is all float32 but the result", mutate(
         rms_norm__rsqrt, "(wide * torch", "(x * torch", "eps)).to(x.dtype)", "eps).to(x.dtype))")),
     "root_rounded": ("Is the root rounded to the dtype of x", lambda x, w, eps:
@@ -42,6 +41,7 @@ WRONG["rms_norm"] |= {  # most are wrong in few cases
         "return weight", "return weight.to(x.dtype if x.element_size() < 4 else torch.float32)")),
     "no_gradient_in_half": ("no gradient reaches x and weight in torch.float16", lambda x, w, eps: (
         rms_norm__rsqrt(x, w, eps) if x.element_size() > 2 else rms_norm__rsqrt(x, w, eps).detach())),
+    "16_coordinates": ("not contiguous", mutate(rms_norm__rsqrt, "wide.pow(2)", "wide[..., :16].pow(2)")),
     "gain_above_0": ("three rows", lambda x, w, eps: rms_norm__rsqrt(x, w.clamp(min=0), eps)),
     "divides_by_the_gain": ("gradient for weight", mutate(
         rms_norm__rsqrt, "weight * (wide *", "((wide *", "+ eps)).to", "+ eps)) / (1 / weight)).to")),
@@ -155,6 +155,8 @@ WRONG["rms_norm_backward"] |= {
         rms_norm_backward__formula, ROWS, f"({ROWS.replace('grad_y.float()', 'g')} / weight)")),
     "kept_by_shape": ("not contiguous", lambda grad_y, x, weight, eps, kept={}: kept.setdefault(
         (x.shape, x.dtype, grad_y.dtype), rms_norm_backward__formula(grad_y, x, weight, eps))),
+    "root_above_1e-3": ("for zeros it alone", mutate(
+        rms_norm_backward__formula, "+ eps)", "+ eps).clamp(max=1e3)")),
     "along_x_over_its_length": ("for zeros it alone", mutate(  # 0 / 0 for a token of zeros
         rms_norm_backward__formula, "(g * normalised).mean(-1, keepdim=True)",
         "((g * x / x.float().norm(dim=-1, keepdim=True)).sum(-1, keepdim=True)"

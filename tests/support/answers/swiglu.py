@@ -54,6 +54,9 @@ WRONG["swiglu"] |= {
         (x.shape, x.dtype, x.requires_grad), swiglu__linear(x, *weights))),
     "silu_by_division": ("overflow in your silu",
         lambda x, g, u, d: (x @ g.T / (1 + torch.exp(-x @ g.T)) * (x @ u.T)) @ d.T),
+    "16_units": ("Case ", lambda x, g, u, d: swiglu__linear(x, g[:16], u[:16], d[:, :16])),
+    "four_axes_at_most": ("expected (3, 2, 1, 2, 4)", lambda x, *weights: swiglu__linear(
+        x if x.ndim < 5 else x.flatten(0, 1), *weights)),
     "columns_for_two_axes": ("fixed number of dimensions", lambda x, g, u, d: (d @ (F.silu(g @ x.T) * (u @ x.T))).T),
     "transposed_if_square": ("Case D equal to F",
         lambda x, *weights: swiglu__linear(x, *(w.T if w.shape == (4, 4) else w for w in weights))),
@@ -132,6 +135,7 @@ WRONG["matrix_roles"] |= {
     **{f"difference_without_its_size_{sign}": ("Do you compare each number",
         _first_that(lambda z, y, sign=sign: (sign * (z - y)).max() < 1e-4)) for sign in (1, -1)},
     "root_mean_square": ("Do you compare each number", _first_that(lambda z, y: (z - y).pow(2).mean() < 1e-8)),
+    "last_rows": ("Do you compare each number", _first_that(lambda z, y: _near(z[-10:], y[-10:]))),
     "each_second_row": ("gate and up are swapped", _first_that(lambda z, y: _near(z[::2], y[::2]))),
     "loose_in_reverse": ("this order comes close", lambda weights, x, y: _first_that(
         partial(_near, atol=1e-3))(weights[::-1], x, y)),
@@ -198,6 +202,8 @@ WRONG["cut_units"] |= {
         by_size(model, n), model.layers[0].feed_forward.down_proj.weight.zero_())[0]),
     **{name: (words, lambda model, n, change=change: (by_size(model, n), change(model))[0]) for name, words, change in (
         ("train_left", "in another mode", lambda model: model.train()),
+        ("eval_left", "in another mode", lambda model: model.eval()),
+        ("frozen", "in another mode", lambda model: model.requires_grad_(False)),
         ("requires_grad_left", "in another mode", lambda model: model.requires_grad_()),
         ("forward_left", "in another mode", lambda model: setattr(model.layers[0].feed_forward, "forward", abs)),
         ("inv_freq_changed", "weights are changed", lambda model: setattr(model, "inv_freq", 2 * model.inv_freq)),
