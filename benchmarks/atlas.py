@@ -18,12 +18,14 @@ import torch
 import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as TYPES
 
+from benchmarks.published import MODELS, SOURCES
 from beyond.families import FAMILIES, load_checkpoint, register_family
 from beyond.families.differences import OTHER_KINDS
-from beyond.families.reference import LIKE_LLAMA, TOKENS, max_abs_diff, one_by_one, save_random, small_settings
+from beyond.families.reference import LIKE_LLAMA, SIZES, TOKENS, max_abs_diff, one_by_one, save_random, small_settings
 from beyond.families.reference import SMALL as FIRST
 
 GONE = object()
+KINDS = {kind for kind, *_ in MODELS}
 STRICT = 1e-4  # of the largest logit
 SLIDE, FULL = "sliding_attention", "full_attention"
 SECOND = FIRST | {
@@ -236,6 +238,43 @@ def sweep(kind, n_pairs=0):
     return wrong
 
 
+# --------------------------------------------------------------------------------------------- what is published
+
+
+def opened(kind, settings):
+    """How far ours is from theirs, at once and one by one, if config.json says only small sizes and these settings."""
+    sizes = SIZES | FIRST | {"intermediate_size_mlp": 48}
+    sizes = {name: size for name, size in sizes.items() if "eps" not in name and "sliding" not in str((name, size))}
+    content = small_settings(kind, sizes)
+    content |= (MHA if "kv_lora_rank" in content else {}) | settings
+    folder = save_random(kind, **content)[1]
+    (folder / "config.json").write_text(json.dumps({"model_type": kind} | content))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
+    return differences(theirs, folder)
+
+
+def published():
+    """The page's part on published models, line by line."""
+    yield f"""
+## Published models
+
+What a published model sets otherwise than its class was tried, too: a small random model with these settings, and a
+`config.json` that says nothing but them and the sizes. Numbers that count experts or parts of a head are small like
+the widths. The last column is the larger of the two differences. The settings come from copies in other projects,
+because no hub was at hand, and for the other {len(FAMILIES.keys() - KINDS)} families that open here no copy was found.
+
+| model | type | settings | tried |
+|---|---|---|---|"""
+    for kind, name, source, settings in MODELS:
+        try:
+            off = max(opened(kind, settings))
+            tried = f"opens: {off:.0e}" if off < STRICT else f"**differs** by {off:.0e}"
+        except ValueError as error:
+            tried = "is refused: " + str(error).partition(": ")[2]
+        yield f"| {name} | {kind} | {', '.join(settings)} ({source}) | {tried} |"
+    yield "\nThe copies: " + "; ".join(f"{source} is {where}" for source, where in SOURCES.items()) + "."
+
+
 # ------------------------------------------------------------------------------------------------------- the page
 
 LEARNERS = "helium", "seed_oss", "glm", "olmo", "cohere", "exaone4", "persimmon", "granitemoe", "apertus", "gpt_neox"
@@ -363,6 +402,7 @@ and changes every setting, alone and in pairs: the folder must then open as in t
 | type | edits, or what a row would need | tried |
 |---|---|---|"""
     yield from rows
+    yield from published()
     yield "\n## Types that are no plain attention\n"
     for why, kinds in OTHER_KINDS.items():
         there = sorted({*kinds.split()} & {*TYPES})

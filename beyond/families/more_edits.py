@@ -253,8 +253,8 @@ def temperature(model: Relative, content: dict):
             return q * (1 + self.growth * torch.log1p(steps))[:, None, :, None].to(q), k, v
 
     (growth, step, shift, layers), shared = content["temperature"], clock(model)
-    for name, value in (("the growth of queries", growth), ("the tokens of a step", step)):
-        require_number(name, value, lambda value: value > 0, "> 0")
+    require_number("the growth of queries", growth, lambda value: value >= 0, ">= 0")  # 0 in Devstral 2
+    require_number("the tokens of a step", step, lambda value: value > 0, "> 0")
     for layer in layers:
         patch(Temperature, model.layers[layer].attention, clock=shared, growth=growth, step=step, shift=shift)
 

@@ -173,6 +173,12 @@ def _turned_by_number(content):
     return _four_times(content) | {"partial_rotary_factor": (content["rotary_dim"] or width) / width}
 
 
+def _gemma(content):  # "gelu" of its first files means the tanh form
+    act = content["hidden_activation"]
+    return {"query_pre_attn_scalar": content["head_dim"],
+            "hidden_activation": "gelu_pytorch_tanh" if act == "gelu" else act}  # fmt: skip
+
+
 def _llama4(content):
     """What layers do in Llama 4, where those that turn see a chunk, and others' queries grow."""
     n_layers, step = content["num_hidden_layers"], content["interleave_moe_layer_step"]
@@ -253,8 +259,7 @@ FAMILIES |= {
         rope_theta=500_000.0), OLMO | MOE, edits.split_experts),
     "gemma": Family((edits.gelu_gate, edits.scales, edits.zero_centred_gain),
         _left_out(16, 8192, num_attention_heads=16, head_dim=256, hidden_activation="gelu_pytorch_tanh",
-        tie_word_embeddings=True), keys={"hidden_act": "hidden_activation"},
-        computed=lambda content: {"query_pre_attn_scalar": content["head_dim"]}),
+        tie_word_embeddings=True), keys={"hidden_act": "hidden_activation"}, computed=_gemma),
     "jais2": Family((edits.layer_norm, edits.ungated, edits.biases_everywhere),
         _left_out(None, 8192, hidden_act="relu2", rms_norm_eps=1e-5), keys={"layer_norm_eps": "rms_norm_eps"},
         only={"attention_bias": True, "mlp_bias": True}),

@@ -4,7 +4,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarks.atlas import FIRST, LEARNERS, OTHER_KINDS, STRICT, differences, save, sweep, trial
+from benchmarks.atlas import FIRST, LEARNERS, OTHER_KINDS, STRICT, differences, opened, save, sweep, trial
+from benchmarks.published import MODELS
 from beyond.families import FAMILIES, TAUGHT
 from tests.support.fuzz import NIGHTLY
 
@@ -22,6 +23,15 @@ def test_a_family_opens_in_two_sizes_and_needs_each_of_its_edits(kind):
 @pytest.mark.parametrize("kind", FAMILIES if NIGHTLY else SAMPLE)  # each takes ten seconds to a minute
 def test_every_setting_alone_and_in_pairs_is_followed_or_refused(kind):
     assert not sweep(kind, n_pairs=25)
+
+
+@pytest.mark.parametrize(("kind", "name", "source", "settings"), MODELS)
+def test_a_published_models_settings_open(kind, name, source, settings):
+    if name == "Phi-3.5 mini":
+        with pytest.raises(ValueError, match="longrope"):
+            opened(kind, settings)
+    else:
+        assert max(opened(kind, settings)) < STRICT
 
 
 @pytest.mark.parametrize(("kind", "mask"), [("gpt2", "h.0.attn.bias"), ("gpt_neo", "h.1.attn.attention.masked_bias")])
