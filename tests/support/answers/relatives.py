@@ -196,6 +196,8 @@ for words, bug, *changes in (
     ("an inf of ours", "room_of_our_logits", LOGITS, LOGITS.replace("* wanted", "* made")),
     ('it is "logits" where no part', "no_head", "if off.any():", "if off.any() and name != 'lm_head':"),
     ("another attribute", "note_on_a_module", "wanted = run(", "ours.lm_head.seen = True; wanted = run("),
+    ("two tokens of row 0", "room_of_isclose", FINE, "torch.isclose(y, want, 1e-5, 1e-5 * want.abs().max().item())"),
+    ("Which position of this module", "two_texts_alone", ".any(2).any(0)", ".any(2)[:2].any(0)"),
     ("another attribute", "config_changed", "wanted = run(", "theirs.config.use_cache = False; wanted = run("),
     ("nan counts as different", "nan_as_0", "~((y -", "~((y.nan_to_num() -"),
     ("only cut elsewhere", "largest_not_by_size", '1e-4 * wanted["logits"].abs()', '1e-4 * wanted["logits"]'),
