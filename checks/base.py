@@ -39,7 +39,7 @@ class Case:
     hint: str = ""  # what is special here: shown if all cases with this hint fail, and no others
     gradients: bool | int | tuple = False  # True: of all tensors; a number: of the first so many inputs; or which
     stochastic: bool = False  # skipped once a case has failed, and when matching mistakes
-    half: bool = False  # whether it must hold in half precision and on another device, too, whatever its numbers
+    also: str = ""  # "half", "meta" or both: it must hold in half precision, on another device, whatever its numbers
 
     def fresh_inputs(self):
         """Copies, with the same layout in memory; numbers, also named ones, as they are."""
@@ -56,15 +56,14 @@ class Case:
         return [i for i, x in enumerate(asked) if isinstance(x, torch.Tensor) and x.is_floating_point()]
 
     def beside(self):
-        """What must hold as well: each input alone asks for a gradient; float16 and bfloat16; another device."""
+        """What must hold as well: each input alone asks for a gradient; other dtypes; another device."""
         asking = self.asking()
         yield from (replace(self, gradients=(place,)) for place in asking if len(asking) > 1)
-        for dtype in (torch.float16, torch.bfloat16) if self.half else ():
-            inputs = (each(dtype, x)[0] if i in asking else x for i, x in enumerate(self.inputs))
-            yield replace(self, inputs=tuple(inputs))
-        if self.half:
-            inputs = (x.to("meta") if isinstance(x, torch.Tensor) else x for x in self.inputs)
-            yield replace(self, inputs=tuple(inputs), gradients=False)
+        half, meta = [torch.float16, torch.bfloat16], ["meta"]
+        for other in half * ("half" in self.also) + meta * ("meta" in self.also):
+            moved = range(len(self.inputs)) if other == "meta" else asking
+            inputs = (x.to(other) if i in moved and torch.is_tensor(x) else x for i, x in enumerate(self.inputs))
+            yield replace(self, inputs=tuple(inputs), gradients=other != "meta" and self.gradients)
 
 
 @dataclass

@@ -212,7 +212,7 @@ def call(function, case, exercise, watch):
         if case.gradients and isinstance(answer, torch.Tensor):
             answer = _gradients(answer, inputs, names, case)
     except (Exception, SystemExit) as error:
-        if case.half and "item() cannot be called on meta" in str(error):  # it looks at numbers: here are none
+        if "meta" in case.also and "item() cannot be called on meta" in str(error):  # which has no numbers
             return None, None
         if isinstance(error, Wrong) or _is_todo(error):
             raise

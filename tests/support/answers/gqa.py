@@ -185,6 +185,10 @@ WRONG["gqa_layer"] |= {
     **{name: (words, mutate(gqa_layer__sdpa, "is_causal=True", f"(torch.ones(x.shape[1], x.shape[1]).tril(){mask}"))
        for name, words, mask in (("16_keys", "bfloat16", ".triu(-15) > 0)"),
                                  ("hidden_at_minus_1000", "however large", ".to(x.dtype) - 1) * 1000"))},
+    "bfloat16_through_float16": ("nan or inf", lambda *given: gqa_layer__sdpa(*(
+        one.half() if getattr(one, "dtype", 0) == torch.bfloat16 else one for one in given)).to(given[0].dtype)),
+    "no_gradient_in_half": ("no gradient reaches", lambda x, *rest: (
+        gqa_layer__sdpa(x, *rest) if x.element_size() > 2 else gqa_layer__sdpa(x, *rest).detach())),
     "widened": ("torch.float32, expected torch.bfloat16", lambda x, *rest: gqa_layer__sdpa(x, *rest).float()),
     "other_layout": (
         "yours turns neighbours", mutate(gqa_layer__sdpa, TURN, TURN.replace("sin)", "sin, 'interleaved')"))),

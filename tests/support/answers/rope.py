@@ -41,6 +41,7 @@ WRONG["rope_angles"] |= {
     "64_numbers_a_head": ("theta 500000", lambda p, h, theta: F.pad(
         rope_angles__outer(p, h, theta)[..., :32], (0, max(0, h // 2 - 32)))),
     "no_position_below_0": ("from -6", lambda p, h, theta: rope_angles__outer(p.clamp(min=0), h, theta)),
+    "multiples_of_4": ("(2, 1, 4)", lambda p, h, theta: rope_angles__outer(p, h - 2 * (h == 6), theta)),
     "theta_whole": ("theta 12.3", lambda p, h, theta: rope_angles__outer(p, h, int(theta))),
     "speeds_on_the_cpu": ("device=x.device", mutate(rope_angles__outer, ", device=positions.device", "")),
     "float64": (".to(torch.float32) converts", lambda p, h, theta: rope_angles__outer(p, h, theta).double()),
