@@ -4,28 +4,24 @@ python -m benchmarks.field            beyond/families/field.json, in about ten m
 python -m benchmarks.field falcon     what was measured of some types
 
 A small random model of twelve layers is made of each type, with the settings that its class has if config.json says
-only the sizes. It is not read but measured: what enters and leaves its layers is replaced, and keys and weights are
-seen where PyTorch computes them. Only experts, short vectors for keys and values, and sinks are known by the names of
-their weights, and what keeps a state or chooses its keys by the lists of `benchmarks/atlas.py`.
+only the sizes. It is not read but measured, by the same `measure` as in `what_differs` (beyond/families). Only experts
+are known by the names of their weights, and what keeps a state or chooses its keys by lists (differences.py).
 """
 
-import inspect
 import json
 import re
 import sys
-from collections import defaultdict
 from pathlib import Path
 
 import torch
 import transformers
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from benchmarks.atlas import FIRST, FULL, OTHER_KINDS, SLIDE
+from beyond.families.differences import measure
 from beyond.families.reference import SIZES
 
-N, N_LAYERS, WINDOW, CLOSE = 29, 12, 6, 1e-3  # tokens; of the largest number: equal
-TOKENS = torch.randperm(64, generator=torch.Generator().manual_seed(0))[None, :N]
+N_LAYERS, WINDOW = 12, 6
 HAS = SIZES | FIRST | dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), N_LAYERS) | {
     "n_group": 1, "topk_group": 1, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_n_groups": 1,
     "mamba_num_heads": 8, "mamba_head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
@@ -49,7 +45,6 @@ OWN = {  # what a type needs to be built, and windows of published models that i
     "lfm2_moe": {"layer_types": ["conv", "conv", FULL] * 4},
     "modernbert-decoder": {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0, "local_attention": 2 * WINDOW},
 }  # fmt: skip
-NORM, NO_BRANCH = re.compile("norm|ln_"), re.compile("norm|ln_|drop|act|_hc$|hyper|per_layer|mamba|conv|linear_att")
 
 
 def build(kind):
@@ -75,200 +70,36 @@ def build(kind):
     return model
 
 
-class Lens(TorchFunctionMode):
-    """Keys (..., T, h) and weights (..., T, T) of each layer's attention, caught where they are computed."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer, self.key, self.seen = None, None, defaultdict(list)
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **kwargs or {})
-        if isinstance(out, torch.Tensor) and out.ndim > 2 and out.shape[-2] == N:
-            args = (*args, *(kwargs or {}).values())
-            if re.search("mm|mul$", name := func.__name__) and name != "mul" and out.shape[-1] == N:
-                self.key = [one for one in args if isinstance(one, torch.Tensor)][-1].mT
-            if "softmax" in name and out.shape[-1] in (N, N + 1):  # with a sink
-                self.seen[self.layer].append((self.key, out[..., :N]))
-        return out
-
-
-class Box:
-    """A model whose layers are given what we choose."""
-
-    def __init__(self, model):
-        self.model = model
-        lists = [part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part) > 1]
-        self.layers = next((one for one in lists if len(one) == N_LAYERS), max(lists, key=len))
-        self.attentions, self.branches = [], []
-        for layer in self.layers:
-            children = [(name, part) for name, part in layer.named_children() if not NO_BRANCH.search(name)]
-            attention = next((part for name, part in children if "att" in name), None)
-            self.attentions.append(attention)
-            self.branches.append([part for _, part in children if part is not attention and [*part.parameters()]])
-        self.takes_positions = "position_ids" in inspect.signature(model.forward).parameters
-
-    @torch.no_grad()
-    def run(self, shift=0, stream=None, attention_in=None, attention_out=None, forward_in=None):
-        """{"stream", "attention", "forward in", "forward out": a list with what was there in each layer}, and the lens.
-
-        Args:
-            shift: added to all positions.
-            stream: what each layer gets, a list; None: what comes.
-            attention_in, attention_out, forward_in: functions of what enters or leaves these parts.
-        """
-        lens, seen, hooks = Lens(), defaultdict(dict), []
-
-        def enters(n, name, change):
-            def hook(module, args, kwargs):
-                lens.layer = n
-                x = args[0] if args else kwargs["hidden_states"]
-                y = change(x)
-                seen[name].setdefault(n, y.clone())  # the first of several
-                given = tuple(y if one is x else one for one in args)
-                return given, kwargs if args else kwargs | {"hidden_states": y}
-
-            return {"hook": hook, "with_kwargs": True}
-
-        def leaves(n, name, change):
-            def hook(module, args, out):
-                y = out[0] if isinstance(out, (tuple, list)) else out
-                y = change(y)
-                seen[name][n] = y.clone()  # some add to it in place
-                return type(out)((y, *out[1:])) if isinstance(out, (tuple, list)) else y
-
-            return hook
-
-        same = lambda x: x  # noqa: E731
-        for n, (layer, attention, branch) in enumerate(zip(self.layers, self.attentions, self.branches, strict=True)):
-            given = same if stream is None else lambda x, n=n: stream.get(n, x)
-            hooks.append(layer.register_forward_pre_hook(**enters(n, "stream", given)))
-            if attention is not None:
-                hooks.append(attention.register_forward_pre_hook(**enters(n, "attention in", attention_in or same)))
-                hooks.append(last(attention).register_forward_hook(leaves(n, "attention", attention_out or same)))
-            for part in branch:
-                hooks.append(part.register_forward_pre_hook(**enters(n, "forward in", forward_in or same)))
-                hooks.append(last(part).register_forward_hook(leaves(n, "forward out", same)))
-        places = {"position_ids": torch.arange(N)[None] + shift} if self.takes_positions else {}
-        try:
-            with lens:
-                self.model(input_ids=TOKENS, use_cache=False, **places)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        return seen, {n: lens.seen[n][-1] for n in lens.seen if n is not None}
-
-
-def last(part):
-    """What leaves a branch: in BLOOM its last matrix, because the branch adds the stream itself."""
-    if "residual" not in inspect.signature(part.forward).parameters:
-        return part
-    return [one for one in part.modules() if isinstance(one, nn.Linear)][-1]
-
-
-def apart(first, second):
-    """Whether two tensors differ by more than rounding."""
-    return bool((first - second).abs().max() > CLOSE * first.abs().max())
-
-
 def features(kind, model):
     """What a type does otherwise than LLaMA, (names of features, how much of a head turns, how far a layer sees)."""
-    box = Box(model)
-    before, seen = box.run()
-    stream = before["stream"]  # each layer gets the same again
-    turned, sees = [0.0] * len(box.layers), [None] * len(box.layers)
-    with_attention = [n for n in range(len(box.layers)) if n in seen]
-    shifted = {}
-    if box.takes_positions:
-        try:
-            shifted = box.run(shift=100_000, stream=stream)[1]
-        except (IndexError, RuntimeError):  # a table ends
-            shifted = box.run(shift=20, stream=stream)[1]
-    for n in range(len(box.layers)):
-        if n not in seen:
-            turned[n] = None
-            continue
-        key, weights = seen[n]
-        sees[n] = round((weights > 0).flatten(0, -3).any(0).sum(-1).max().item() / N, 3)
-        if n in shifted:
-            off = (shifted[n][0] - key).abs().flatten(0, -2).amax(0)
-            turned[n] = round((off > CLOSE * key.abs().max()).float().mean().item(), 3)
-
-    x = torch.randn(1, N, model.config.get_text_config().hidden_size, generator=torch.Generator().manual_seed(1))
-    for name, weight in model.named_parameters():
-        if "sink" in name:
-            nn.init.constant_(weight, -1e4)  # takes nothing, so token 0 attends to itself alone
-    of_x, key_of_x = box.run(stream=stream, attention_in=lambda _: x)
-    of_3x, key_of_3x = box.run(stream=stream, attention_in=lambda _: 3 * x)
-    of_none, key_of_0 = box.run(stream=stream, attention_in=torch.zeros_like)
-    of_0, _ = box.run(stream=stream, forward_in=torch.zeros_like)
-    cut, _ = box.run(stream=stream, attention_out=torch.zeros_like)
-    tripled, _ = box.run(stream=stream, attention_out=lambda y: 3 * y)
-    mine = [n for n in with_attention if n in of_x["attention"]]
-    fed = [n for n in mine if n in before["forward in"]]
-
-    def proportional(n):
-        none = of_none["attention"][n][:, 0]  # of token 0, as all here: it sees itself alone
-        first, second = of_x["attention"][n][:, 0] - none, of_3x["attention"][n][:, 0] - none
-        scale = (first * second).sum() / (first * first).sum()
-        return not apart(second, scale * first)
-
+    found = measure(model)
+    turned, sees = [None] * found.n_layers, [None] * found.n_layers
+    for layer, mask, (speeds, _) in zip(found.layers, found.masks, found.turns, strict=True):
+        turned[layer] = round(sum(map(bool, speeds)) / len(speeds), 3)
+        sees[layer] = round(mask.sum(-1).max().item() / len(mask), 3)
+    rolls = {turned[layer] for layer in found.layers}
     names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
     has = lambda pattern: any(re.search(pattern, name) for name in names)  # noqa: E731
-    chooses = kind in OTHER_KINDS["models that choose which keys they look at"].split()
+    is_measured = lambda fact: any(one is not None for one in found.facts.get(fact, []))  # noqa: E731
+    norms = [one for one in found.facts.get("norms of attention", []) if one]
+    chooses = has("indexer") or kind in OTHER_KINDS["models that choose which keys they look at"].split()
     state = kind in OTHER_KINDS["models that keep a state"].split()
-    rolls = {share for share in turned if share is not None}
-    found = {
-        "LayerNorm": any(map(is_layer_norm, norms_of(box, x.shape[-1]))),
-        "no gate": any(map(ungated, box.layers)),
-        "nothing turns": bool(rolls) and not state and rolls == {0.0},
-        "biases in the feed-forward": any(apart(of_0["forward out"][n][:, :4] + 1, torch.ones(1)) for n in fed),
-        "attention beside feed-forward": any(not apart(before["forward in"][n], cut["forward in"][n]) for n in fed),
-        "biases on keys": any(key_of_0[n][0].abs().max() > CLOSE for n in mine if n in key_of_0),
+    there = {
+        "LayerNorm": is_measured("LayerNorm"), "no gate": is_measured("ungated"),
+        "nothing turns": rolls == {0.0} and not state,
+        "biases in the feed-forward": is_measured("bias of feed-forward"),
+        "attention beside feed-forward": is_measured("side by side"), "biases on keys": is_measured("bias on keys"),
         "a part of a head turns": any(0 < share < 1 for share in rolls),
-        "norm after attention": any(not apart(before["forward in"][n], tripled["forward in"][n])
-                                    and apart(before["forward in"][n], cut["forward in"][n]) for n in fed),
-        "norm of keys": any(not apart(key_of_x[n][0], key_of_3x[n][0]) for n in mine if n in key_of_3x),
-        "experts": has(r"experts?\b"), "shared expert": has("shared"),
+        "norm after attention": any("attention and one behind" in one or "is behind" in one for one in norms),
+        "norm of keys": is_measured("norm on keys"),
+        "experts": has(r"experts?\b"), "shared expert": has("shared_(expert|mlp)"),
         "a bias steers the router": has("correction_bias|expert_bias|router_bias|score_bias|balancing"),
-        "keeps a state": state, "one short vector for keys and values": has("kv_a|kv_down|kv_lora|kv_proj_with_mqa"),
-        "a window": any(see is not None and see < 1 for see in sees) and not chooses,
-        "some layers stand still": 0.0 in rolls and len(rolls) > 1,
-        "sinks": has("sink") or any(seen[n][1].sum(-1).min() < 1 - CLOSE for n in with_attention),
-        "gate on attention": not all(map(proportional, mine)), "chooses its keys": chooses,
+        "keeps a state": state, "one short vector for keys and values": is_measured("one short vector"),
+        "a window": any(sees[layer] < 1 for layer in found.layers) and not chooses,
+        "some layers stand still": 0.0 in rolls and len(rolls) > 1, "sinks": is_measured("sinks"),
+        "gate on attention": is_measured("gate on attention"), "chooses its keys": chooses,
     }  # fmt: skip
-    return [name for name, there in found.items() if there], turned, sees
-
-
-def norms_of(box, dim):
-    """The norms of a layer that read the stream."""
-    for layer in box.layers:
-        for name, part in layer.named_children():
-            if NORM.search(name) and all(weight.shape[-1] == dim for weight in part.parameters()):
-                yield part, dim
-
-
-def is_layer_norm(norm_and_dim):
-    """Whether a norm takes the mean off: a number added to all coordinates changes nothing."""
-    norm, dim = norm_and_dim
-    x = torch.randn(1, 4, dim, generator=torch.Generator().manual_seed(2))
-    with torch.no_grad():
-        return not apart(norm(x), norm(x + 1))
-
-
-def ungated(layer):
-    """Whether a feed-forward has two matrices, not three (two of them may be one): their sizes are as 1 to 1."""
-    groups = defaultdict(list)
-    for name, weight in layer.named_parameters():
-        where, _, own = name.removesuffix(".weight").rpartition(".")
-        if (
-            weight.ndim > 1
-            and not re.search("att|norm|router|mamba|conv|mixer|ssm|per_layer|_hc|hyper", name)
-            and own != "gate"
-        ):
-            groups[re.sub(r"\.\d+", "", where)].append(weight.numel())
-    sizes = [sorted(group) for group in groups.values() if len(group) > 1]
-    return any(len(group) % 2 == 0 and group[0] == group[-1] for group in sizes)
+    return [name for name, is_there in there.items() if is_there], turned, sees
 
 
 YEARS = {  # of the first paper (by its number on arXiv), or of the first release

@@ -9,43 +9,84 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 FEW = 5  # tokens, so few that all are in any window
 EQUAL = 1e-3  # of the largest number
-NORM, NO_BRANCH = re.compile("norm|ln_"), re.compile("norm|ln_|drop|act")
+NORM = re.compile("norm|ln_")
+NO_BRANCH = re.compile("norm|ln_|drop|act|_hc$|hyper|per_layer|mamba|conv|linear_att")
+
+
+class Lens(TorchFunctionMode):
+    """Keys and values (B, H, T, h) and weights (B, H, T, T) of attention, caught where PyTorch computes them."""
+
+    def __init__(self, n_texts: int, n_tokens: int):
+        super().__init__()
+        self.square, self.sink = (n_tokens, n_tokens), (n_tokens, n_tokens + 1)
+        self.n_texts, self.layer, self.key, self.seen = n_texts, None, None, defaultdict(dict)
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        out, name = func(*args, **kwargs or {}), getattr(func, "__name__", "")
+        if self.layer is None or not isinstance(out, torch.Tensor) or out.ndim < 3:
+            return out
+        given = [one for one in (*args, *(kwargs or {}).values()) if isinstance(one, torch.Tensor)]
+        if re.search("mm|matmul", name):
+            if out.shape[-2:] == self.square and given[-1].shape[-1] == self.square[0]:
+                self.key = given[-1].mT
+            elif given[0].shape[-2:] == self.square:
+                self._note("values", given[-1])
+        if "softmax" in name and out.shape[-2:] in (self.square, self.sink):
+            self._note("keys", self.key)
+            self._note("weights", out[..., : self.square[0]])
+        return out
+
+    def _note(self, name, y):
+        self.seen[name][self.layer] = y.reshape(self.n_texts, -1, *y.shape[-2:])
 
 
 class Box:
     """A causal model of transformers, with a hand on what enters and leaves each layer, its attention and feed-forward.
 
     Args:
-        model: in plain steps ("eager"), with a cache of keys; of any family whose layers have a part named "…att…".
+        model: in plain steps ("eager"), of any family whose layers have a part named "…att…". Layers without such
+            a part, or whose attention computes no weights, are left out: `numbers` are those of the others.
     """
 
     def __init__(self, model: nn.Module):
-        self.model, self.dim = model.cpu().requires_grad_(False), model.config.hidden_size
+        self.model, self.dim = model.cpu().requires_grad_(False), model.config.get_text_config().hidden_size
         self.takes_places = "position_ids" in inspect.signature(model.forward).parameters
         self.generator = torch.Generator().manual_seed(0)
         lists = [part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part)]
-        self.layers = max((one for one in lists if self._attention(one[0])), key=len)
-        self.attentions = [self._attention(layer) for layer in self.layers]
+        has = [one for one in lists if any(map(self._attention, one))]
+        layers = [*max(has or lists, key=len)]
+        self.n_layers, of = len(layers), {n: self._attention(layer) for n, layer in enumerate(layers)}
+        self._open(layers, of, [n for n in of if of[n] is not None])
+        seen = self.run(self.random(1, FEW)) if self.numbers else {"found": []}
+        self._open(layers, of, seen["found"])
+        came = [*seen.get("layer in", [])[:1], *seen.get("attention in", [])[:1]]
+        self.one_stream = all(y.shape[2:] == (self.dim,) for y in came)  # DeepSeek-V4 has four, Zamba's reads two
+
+    def _open(self, layers, of, numbers):
+        self.numbers, self.layers, self.attentions = numbers, [layers[n] for n in numbers], [of[n] for n in numbers]
         self.branches = [  # the parts of a feed-forward: one, OPT's fc1 and fc2, or experts and one that is shared
             [part for name, part in layer.named_children()
              if not NO_BRANCH.search(name) and attention not in part.modules() and [*part.parameters()]]
             for layer, attention in zip(self.layers, self.attentions, strict=True)
         ]  # fmt: skip
-        self.parts = [
-            ("head", model.get_output_embeddings(), model.get_output_embeddings())
-        ]  # name, its first, its last
+        head = self.model.get_output_embeddings()
+        self.parts = [("head", head, head)]  # name, its first, its last
         for layer, attention, branch in zip(self.layers, self.attentions, self.branches, strict=True):
-            ends = [(branch[0], branch[-1])] if isinstance(branch[0], nn.Linear) else [(one, one) for one in branch]
-            self.parts += [("layer", layer, layer), ("attention", attention, self._inner(attention))]
-            self.parts += [("feed_forward", first, self._inner(last)) for first, last in ends]
+            several = branch and isinstance(branch[0], nn.Linear)
+            ends = [(branch[0], branch[-1])] if several else [(one, one) for one in branch]
+            of = [("layer", layer, layer), ("attention", attention, self._inner(attention))]
+            of += [("feed_forward", first, self._inner(last)) for first, last in ends]
+            self.parts += [one for one in of if all(one[1] is not other for _, other, _ in self.parts)]
 
     @staticmethod
     def _attention(layer):
-        names = ((name.rpartition(".")[2], part) for name, part in layer.named_modules())
-        return next((part for name, part in names if "att" in name and not NO_BRANCH.search(name)), None)
+        named = [(name.rpartition(".")[2], part) for name, part in layer.named_modules()]
+        named += [(type(part).__name__.lower(), part) for name, part in named[1:] if not NO_BRANCH.search(name)]
+        return next((part for name, part in named if "att" in name and not NO_BRANCH.search(name)), None)
 
     @staticmethod
     def _inner(part):  # BLOOM's and MPT's add the stream themselves
@@ -66,43 +107,48 @@ class Box:
             tokens: (B, T); if none, all tokens are the same one.
             places: (T,), positions other than 0 to T - 1.
         """
-        from transformers import DynamicCache
+        tokens = torch.full(x.shape[:2], 3) if tokens is None else tokens
+        lens, seen, now = Lens(*tokens.shape), defaultdict(lambda: defaultdict(list)), {}
 
-        seen, cache = defaultdict(list), DynamicCache()
+        def begins(number, *given):  # of a loop the last time counts
+            now["layer"] = number
+            for of in seen.values():
+                of.pop(number, None)
 
         def before(name, module, args, kwargs):
-            y = x if x is not None and name == part else args[0] if args else kwargs["hidden_states"]
-            seen[f"{name} in"].append(y)
+            y = came = args[0] if args else kwargs["hidden_states"]
+            if x is not None and name == part:  # as wide as what came: in Zamba two streams
+                y = x.repeat(1, 1, came.shape[-1] // self.dim)
+            seen[f"{name} in"][now.get("layer")].append(y)
+            lens.layer = now.get("layer") if name == "attention" else None
             if args:
-                return tuple(y if one is args[0] else one for one in args), kwargs  # CTRL's are three
+                return tuple(y if one is came else one for one in args), kwargs  # CTRL's are three
             return args, kwargs | {"hidden_states": y}
 
         def behind(name, module, args, out):
-            first, *rest = out if isinstance(out, tuple) else (out,)
+            lens.layer = None if name == "attention" else lens.layer
+            first, *rest = out if isinstance(out, (tuple, list)) else (out,)
             y = leave[name](first) if leave and name in leave else first
-            seen[f"{name} out"].append(y)
-            return (y, *rest) if isinstance(out, tuple) else y
-
-        def weights(module, args, out):
-            seen["weights"] += [one for one in out[1:] if torch.is_tensor(one) and one.ndim == 4][:1]
+            seen[f"{name} out"][now.get("layer")].append(y.clone())  # Falcon adds to it in place
+            return type(out)((y, *rest)) if isinstance(out, (tuple, list)) else y
 
         with ExitStack() as hooks:
-            for attention in self.attentions:
-                hooks.callback(attention.register_forward_hook(weights).remove)
+            for number, layer in zip(self.numbers, self.layers, strict=True):  # several may share one attention
+                hooks.callback(layer.register_forward_pre_hook(functools.partial(begins, number)).remove)
             for name, first, last in self.parts:
                 hook = functools.partial(before, name)
                 hooks.callback(first.register_forward_pre_hook(hook, with_kwargs=True).remove)
                 hooks.callback(last.register_forward_hook(functools.partial(behind, name)).remove)
-            tokens = torch.full(x.shape[:2], 3) if tokens is None else tokens
             places = torch.arange(tokens.shape[1]) if places is None else places
             given = {"position_ids": places.expand(tokens.shape)} if self.takes_places else {}
-            out = self.model(tokens, attention_mask=torch.ones_like(tokens), past_key_values=cache, use_cache=True,
-                             output_attentions=True, **given)  # fmt: skip
-        for name, join in (("feed_forward in", lambda some: some[0]), ("feed_forward out", sum)):
-            several = len(seen[name]) // len(self.layers)
-            seen[name] = [join(seen[name][i : i + several]) for i in range(0, len(seen[name]), several)]
-        seen |= {"keys": [one.keys for one in cache.layers], "values": [one.values for one in cache.layers]}
-        return seen | {"logits": [out.logits]}
+            with lens:
+                out = self.model(tokens, use_cache=True, **given)
+        kept = getattr(getattr(out, "past_key_values", None), "layers", [])
+        kept = [kept[n] if n < len(kept) else None for n in self.numbers]
+        lists = {name: [(sum if name == "feed_forward out" else next)(iter(of[n])) for n in of]
+                 for name, of in seen.items()}  # fmt: skip
+        lists |= {name: [*of.values()] for name, of in lens.seen.items()}
+        return lists | {"logits": [out.logits], "found": [*lens.seen["weights"]], "kept": kept}
 
 
 @contextmanager

@@ -67,8 +67,8 @@ SENTENCES = {  # of each fact: when it is a difference from LLaMA, and how it is
     "clip": (_there, "twice the input is not twice the value, it is off by {:.2g}: values are clipped"),
     "norm in attention": (lambda ten: ten and ten < 2, "10 times the input makes attention write {:.2g} times as much, "
                           "although its values grow, so a norm is before its last matrix"),
-    "gate on attention": (lambda ten: ten and ten > 2, "a token that sees itself alone writes no multiple of its "
-                          "value: something multiplies it, such as a gate"),
+    "gate on attention": (bool, "a token that sees itself alone does not write the opposite if its vector is the "
+                          "opposite: something multiplies its value, such as a gate"),
     "side by side": (_nothing, "the feed-forward does not read what attention writes: they are side by side"),
     "one norm for both": (bool, "both read the same, so they share a norm"),
     "LayerNorm": (_nothing, "a constant on the stream is taken off, up to {:.0e}: LayerNorm, not RMSNorm"),
@@ -95,9 +95,13 @@ SENTENCES = {  # of each fact: when it is a difference from LLaMA, and how it is
 
 
 class Findings:
-    """What was measured: `facts`, {fact: its size or kind in each layer, None as in LLaMA}, and `sentences`."""
+    """What was measured: `facts`, {fact: its size or kind in each layer, None as in LLaMA}, and `sentences`.
 
-    def __init__(self):
+    `layers` are the numbers of the layers, of `n_layers`, that have attention; `masks` and `turns` are theirs.
+    """
+
+    def __init__(self, layers: list[int], n_layers: int):
+        self.layers, self.n_layers, self.masks, self.turns = layers, n_layers, [], []
         self.facts, self.sentences = {}, []
 
     def tell(self, fact: str, values: list):
@@ -127,10 +131,8 @@ def where(flags: list) -> str:
 
 
 def masks(box: Box) -> list[torch.Tensor]:
-    """Which keys (columns) a query (rows) of each layer sees, (T, T) bool: text p has another vector at token p."""
-    x = 0.5 * box.random(1, N).repeat(N + 1, 1, 1)
-    x[range(N), range(N)] = 0.5 * box.random(N)
-    return [(out[:N] - out[N]).abs().amax(-1).mT > 2e-6 * out.abs().max() for out in box.run(x)["attention out"]]
+    """Which keys (columns) get weight from a query (rows) of each layer, in any head, (T, T) bool."""
+    return [(weights[0] > 0).any(0) for weights in box.run(0.5 * box.random(1, N))["weights"]]
 
 
 def sees(mask: torch.Tensor) -> str:
@@ -139,11 +141,8 @@ def sees(mask: torch.Tensor) -> str:
     back = place[:, None] - place
     for width in range(len(mask), 0, -1):
         if torch.equal(mask, (back >= 0) & (back < width)):
-            return (
-                "a token sees all before it"
-                if width == len(mask)
-                else f"a token sees the last {width}, itself included"
-            )
+            every = width == len(mask)
+            return "a token sees all before it" if every else f"a token sees the last {width}, itself included"
         if torch.equal(mask, (back >= 0) & (place[:, None] // width == place // width)):
             return f"a token sees its own chunk alone: the text is cut every {width} tokens"
     return f"the first to the last token see {mask.sum(1).tolist()} tokens"
@@ -156,10 +155,8 @@ def turns(box: Box) -> list[tuple]:
     with changed(norm_weights(box.attentions), lambda weight: weight.fill_(1)):
         seen = box.run(box.random(1, 1).expand(1, N, -1))
 
-    def of_layer(keys, values):
-        k = keys[0, 0].double()  # (T, h), of the first key head
-        if keys.shape[-1] != values.shape[-1]:  # a short vector for all heads, and a part that turns
-            k = torch.cat((k, values[0, 0]), dim=-1)
+    def of_layer(keys):
+        k = keys[0, 0].double()  # (T, h), of the first head
         moves = ((k - k[0]).abs().amax(0) > 2e-6 * k.abs().max()).nonzero()[:, 0].tolist()
         if not moves:
             return [0.0] * (k.shape[-1] // 2), None
@@ -178,7 +175,7 @@ def turns(box: Box) -> list[tuple]:
         still = [0.0] * (k.shape[-1] // 2 - len(speeds))
         return sorted(speeds, key=abs, reverse=True) + still, gap
 
-    return of_layers(of_layer, seen["keys"], seen["values"])
+    return of_layers(of_layer, seen["keys"])
 
 
 def turning(speeds: list, gap: int | None) -> str:
@@ -203,13 +200,12 @@ def norm_on_keys(short, at_0, anywhere, turn) -> str:
     def fixed(k):
         k = k.flatten(0, -2).double()  # (tokens, numbers)
         columns, ones = torch.cat((k, k**2), dim=-1), torch.ones(len(k), 1, dtype=torch.double)
-        return off(columns @ torch.linalg.lstsq(columns, ones, driver="gelsd").solution, ones) < 10 * EQUAL
+        few = columns.shape[1] < 0.9 * len(k)  # more could make any sum; and biases make one that is nearly the same
+        return few and off(columns @ torch.linalg.lstsq(columns, ones, driver="gelsd").solution, ones) < EQUAL / 10
 
     if not short:
-        for whose, of in (
-            ("each head", lambda k: k[:, 0]),
-            ("all heads together", lambda k: k.transpose(1, 2).flatten(2)),
-        ):
+        whole = {"each head": lambda k: k[:, 0], "all heads together": lambda k: k.transpose(1, 2).flatten(2)}
+        for whose, of in whole.items():
             if fixed(of(at_0)):
                 order = "" if turn[1] is None else " behind the turn" if fixed(of(anywhere)) else " before the turn"
                 return f"the keys of {whose} are normalized{order}: one sum of k and k² is the same for all"
@@ -225,10 +221,13 @@ def scores(weights) -> torch.Tensor:
 def attention(box: Box, found: Findings):
     """What is done to queries, keys, values and scores."""
     x, tell = box.random(1, FEW), found.tell
-    zero, one, two, large, larger = (box.run(by * x[:, :1]) for by in (0, 1, 2, 100, 1000))  # sees its own value alone
-    short = of_layers(lambda k, v: k.shape[-1] != v.shape[-1] and k.shape[-1], one["keys"], one["values"])
+    with changed(sinks(box.model), lambda weight: weight.fill_(-1e30)):  # so a token sees its own value alone
+        zero, one, two, large, larger = (box.run(by * x[:, :1]) for by in (0, 1, 2, 100, 1000))
+        plus, minus = (box.run(by * x[0, :, None])["attention out"] for by in (1000, -1000))  # texts of one token
+    short = [*map(one_vector, one["kept"])]
     tell("one short vector", short)
-    at_0, anywhere = box.run(box.random(400, 1))["keys"], box.run(box.random(16, N))["keys"]
+    at_0 = box.run(box.random(16, 25), places=torch.zeros(25, dtype=torch.long))["keys"]
+    anywhere = box.run(box.random(16, N))["keys"]
     found.tell_kinds("norm on keys", of_layers(norm_on_keys, short, at_0, anywhere, found.turns))
     tell("bias on keys", of_layers(largest, zero["keys"]))
     tell("bias on values", of_layers(largest, zero["values"]))
@@ -244,9 +243,8 @@ def attention(box: Box, found: Findings):
     caps = of_layers(lambda norm, a, b, c: b if not norm and a < 0.9 * b and c < 1.01 * b else 0, normed, *tops)
     tell("cap on scores", caps)
     loud, louder = (scored(torch.cat((x[:, :-1], by * x[:, -1:]), dim=1)) for by in (1e4, 1e5))  # the last query
-    tell(
-        "norm on queries", of_layers(lambda a, b, cap: 1 if cap else off(a[..., :-1], b[..., :-1]), loud, louder, caps)
-    )
+    same = of_layers(lambda a, b, cap: 1 if cap else off(a[..., :-1], b[..., :-1]), loud, louder, caps)
+    tell("norm on queries", same)
     tell("place in scores", of_layers(off, scored(x, places=30 + torch.arange(FEW)), scored(x)))
     tell("scale of scores", score_scale(box, normed))
     alike = box.run(x[:, 1:2].expand(1, FEW, -1))["attention out"]  # a mean of equal values is one of them
@@ -254,31 +252,42 @@ def attention(box: Box, found: Findings):
     tell("slopes", of_layers(lambda y, turn: turn[1] is None and y[0, :, 1].min().item(), scored(0 * x), found.turns))
     bends, writes = (of_layers(lambda o, a, b: off(b - o, 2 * (a - o)), zero[name], one[name], two[name])
                      for name in ("values", "attention out"))  # fmt: skip
-    tell("clip", bends)
+    tell("clip", [0 if vector else by for vector, by in zip(short, bends, strict=True)])
     grows = of_layers(lambda a, b: largest(b) / largest(a), large["attention out"], larger["attention out"])
-    causes = zip(short, found.facts["clip"], found.facts["sinks"], strict=True)  # which say already why it bends
+    causes = zip(short, found.facts["clip"], strict=True)  # which say already why it bends
     grows = [None if any(why) or by < EQUAL else ten for why, by, ten in zip(causes, writes, grows, strict=True)]
     tell("norm in attention", grows)
-    tell("gate on attention", grows)
+    rest = of_layers(lambda a, b: largest(a + b - (a + b)[:1]) / largest(a), plus, minus)  # of opposites, for all alike
+    tell("gate on attention", [by > 10 * EQUAL for by in rest])
+
+
+def sinks(model: nn.Module) -> list[torch.Tensor]:
+    """The weights of a model that are scores of sinks."""
+    return [weight for name, weight in model.named_parameters() if "sink" in name]
+
+
+def one_vector(kept) -> int:
+    """How wide the one vector is that a layer keeps for the keys and values of all heads, 0 if it keeps others."""
+    keys, values = (getattr(kept, name, None) for name in ("keys", "values"))
+    return keys.shape[-1] if torch.is_tensor(keys) and keys.shape[1] == 1 and keys.shape[-1] != values.shape[-1] else 0
 
 
 def score_scale(box: Box, normed: list) -> list:
     """Of each layer how many times q · k / √h a score is; None where no part gives q. All tokens are at position 0."""
     found, queries = [], defaultdict(list)
     with ExitStack() as hooks:
-        for norm, part, seen in zip(
-            normed, box.attentions, [queries[layer] for layer in range(len(normed))], strict=True
-        ):
+        for layer, (norm, part) in enumerate(zip(normed, box.attentions, strict=True)):
             names = r"(.*\.)?(q_|query_)(layer)?norm" if norm else r"(.*\.)?q_proj"
             for one in [one for name, one in part.named_modules() if re.fullmatch(names, name)]:
-                hook = functools.partial(lambda seen, module, args, out: seen.append(out), seen)
+                hook = functools.partial(lambda layer, module, args, out: queries[layer].append(out), layer)
                 hooks.callback(one.register_forward_hook(hook).remove)
         run = box.run(box.random(1, FEW), places=torch.zeros(FEW, dtype=torch.long))
     for layer, (keys, weights) in enumerate(zip(run["keys"], run["weights"], strict=True)):
-        if not queries[layer]:
+        k = keys[0, 0]
+        if not queries[layer] or queries[layer][0].numel() != keys.numel():
             found.append(None)
             continue
-        q, k = queries[layer][0], keys[0, 0]
+        q = queries[layer][0]
         q = q.transpose(1, 2) if q.ndim == 4 and q.shape[1] != FEW else q  # to (1, T, H, h)
         q = q.flatten(2)[0, -1, : k.shape[-1]]  # the last one of head 0
         found.append(times(scores(weights)[0, 0], (k - k[0]) @ q / len(q) ** 0.5))
@@ -310,10 +319,8 @@ def order(box: Box, found: Findings):
     reads = alone["feed_forward in"]
     beside = of_layers(off, run(attention=lambda y: y)["feed_forward in"], reads)
     tell("side by side", beside)
-    tell(
-        "one norm for both",
-        of_layers(lambda by, a, b: by < EQUAL and equal(a, b), beside, reads, alone["attention in"]),
-    )
+    shared = of_layers(lambda by, a, b: by < EQUAL and equal(a, b), beside, reads, alone["attention in"])
+    tell("one norm for both", shared)
     constant, scale, first = [], [], {}
     for part in zero:
         changes = (lambda y: y, lambda y: 10 * y, lambda y: y + 5)
@@ -344,15 +351,11 @@ ACTIVATIONS = {"SiLU": F.silu, "GELU": F.gelu, "GELU in its tanh form": functool
 def activation(layer, branch) -> nn.Module | None:
     """The first part that is an activation."""
     parts = [*(pair for one in branch for pair in one.named_modules()), *layer.named_children()]
-    names = ((name.rpartition(".")[2], part) for name, part in parts)
-    return next(
-        (
-            part
-            for name, part in names
-            if re.search("act|[gsr]elu|silu", f"{name} {type(part).__name__}".lower()) and not [*part.children()]
-        ),
-        None,
-    )
+    for name, part in parts:
+        words = f"{name.rpartition('.')[2]} {type(part).__name__}".lower()
+        if re.search("act|[gsr]elu|silu", words) and not [*part.children()]:
+            return part
+    return None
 
 
 def called(act: nn.Module | None) -> str:
@@ -421,14 +424,11 @@ def ends(box: Box, found: Findings):
 
 
 def measure(model: nn.Module) -> Findings:
-    """What differs from LLaMA in a model of transformers: facts, and sentences.
-
-    Raises:
-        ValueError: if it keeps no keys, so that nothing here can look at them.
-    """
-    box, found = Box(model), Findings()
-    if len(box.run(box.random(1, FEW))["keys"]) != len(box.layers):
-        raise ValueError("its layers keep no keys in a cache of transformers, and most of this looks at keys")
+    """What differs from LLaMA in a model of transformers: facts of the layers that have attention, and sentences."""
+    box = Box(model)
+    found = Findings(box.numbers, box.n_layers)
+    if not box.numbers:
+        return found
     found.masks, found.turns = masks(box), turns(box)
     found.tell_kinds("mask", [sees(one) for one in found.masks], "a token sees all before it")
     pairs = len(found.turns[0][0])
@@ -436,8 +436,13 @@ def measure(model: nn.Module) -> Findings:
     speeds = dict.fromkeys(", ".join(f"{speed:.2g}" for speed in speeds if speed) for speeds, _ in found.turns)
     if len(speeds := [one for one in speeds if one]) > 1:
         found.sentences.append(f"Layers turn at different speeds: by {'; by '.join(speeds)} rad a token.")
-    for part in (attention, order, feed_forward, ends):
-        part(box, found)
+    attention(box, found)
+    if all(box.branches):
+        if box.one_stream:
+            order(box, found)
+        feed_forward(box, found)
+    if box.one_stream and len(box.numbers) == box.n_layers:
+        ends(box, found)
     return found
 
 
@@ -454,9 +459,8 @@ def checked(model_type: str) -> str:
     content = json.loads(file.read_text("utf-8")) if file.is_file() else {}
     if "auto_map" in content:
         code = sorted({name.partition(".")[0] + ".py" for name in content["auto_map"].values()})
-        raise ValueError(
-            f"{model_type} brings code of its own, which nothing here runs: look into {' and '.join(code)}."
-        )
+        files = " and ".join(code)
+        raise ValueError(f"{model_type} brings code of its own, which nothing here runs: look into {files}.")
     kind = content.get("model_type", model_type)
     if kind not in CONFIG_MAPPING:
         near = " or ".join(map(repr, get_close_matches(kind, CONFIG_MAPPING, 3))) or "a type of docs/atlas.md"
@@ -480,34 +484,36 @@ def what_differs(model_type: str, **settings):
         settings: by the names of config.json, in place of small sizes and transformers' own values.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging
 
     kind = checked(model_type)
     try:
-        model, _ = save_random(kind, **small_settings(kind) | settings)
+        with ExitStack() as after:
+            if logging.is_progress_bar_enabled():  # transformers would draw one
+                logging.disable_progress_bar()
+                after.callback(logging.enable_progress_bar)
+            model, _ = save_random(kind, **small_settings(kind) | settings)
         found = measure(model)
+        if not found.layers:
+            raise ValueError("its layers compute no attention weights, and most of this looks at them")
     except Exception as error:  # transformers raises in many ways
         words = " ".join(f"{type(error).__name__}: {error}".split())[:150]
-        raise ValueError(
-            f"a small random {kind!r} cannot be made or measured with these settings ({words})."
-        ) from error
+        message = f"a small random {kind!r} cannot be made or measured with these settings ({words})."
+        raise ValueError(message) from error
     print(f"{kind}, small and random, differs from LLaMA in this:")
     for sentence in found.sentences:
         print(textwrap.fill(sentence, 100, initial_indent="- ", subsequent_indent="  "))
     with torch.device("meta"):
         llama = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", num_hidden_layers=1))
     usual, theirs = AutoConfig.for_model(kind).to_dict(), llama.config.to_dict()
-    noise = (
-        "drop|output_|aux_|initializer|summary|token|size|type$|label|version|num_hidden|num_attention|n_(embd|layer)"
-    )
+    noise = "drop|output_|aux_|initializer|summary|token|size|type$|label|version|num_(hidden|atten)|n_(embd|layer)"
     keys = [f"{name}={textwrap.shorten(str(value), 30)}" for name, value in usual.items()
             if not re.search(noise, name) and (name not in theirs or value != theirs[name])]  # fmt: skip
     own = [name for name in model.state_dict() if not re.search(r"\.[1-9]\d*\.", name)]
     own = [name for name in own if name not in llama.state_dict()]
-    for what, some in (
-        ("Keys of config.json that LLaMA has not, or sets otherwise", keys),
-        ("Weights of its own", own),
-    ):
-        print(textwrap.fill(f"{what}: {', '.join(some) or 'none'}.", 100))
+    title = "Keys of config.json that LLaMA has not, or sets otherwise"
+    for name, some in ((title, keys), ("Weights of its own", own)):
+        print(textwrap.fill(f"{name}: {', '.join(some) or 'none'}.", 100))
     turning_layers = [layer for layer, (speeds, _) in enumerate(found.turns) if any(speeds)]
     full = [layer for layer, kind_of in enumerate(found.facts["mask"]) if kind_of is None]
     alt = f"{kind}: red facts differ; below, the keys each layer sees and the speeds of a head's pairs. "

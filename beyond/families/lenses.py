@@ -43,7 +43,7 @@ OLD = ("nothing turns", "LayerNorm", "no gate", "biases in the feed-forward", "b
 def read_field() -> list[dict]:
     """What `benchmarks/field.py` measured, {"type", "year", "source", "features", "turns", "sees"} for each type.
 
-    "turns" has the share of a head that turns, "sees" the share of a text that its last token sees, for each of twelve
+    "turns" has the share of a head that turns, "sees" the largest share of a text that a token sees, for each of twelve
     layers; None where a layer keeps a state. Types until 2022 have that year. They stand in the order of the map.
     """
     field = json.loads((Path(__file__).parent / "field.json").read_text(encoding="utf-8"))
