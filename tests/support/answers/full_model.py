@@ -18,8 +18,7 @@ def budget__formula(V, D, L, H, K, h, F, tied, B, T):
 
 
 WRONG["budget"] |= {
-    "builds_one": (
-        "Multiply the numbers instead", lambda *g: (model.count_parameters(model.PRESETS["smollm2-135m"]), 0)),
+    "builds_one": ("Multiply the numbers instead", lambda *g: (model.count_parameters(model.PRESETS["llama-2-7b"]), 0)),
     "divides": ("Do you divide?", lambda *g: (budget__formula(*g)[0], budget__formula(*g)[1] / 1)),
     "floats": ("Multiply ints", lambda *g: (budget__formula(*g)[0], int(float(budget__formula(*g)[1])))),
     "count_alone": ("Return (count, flops)", lambda *g: budget__formula(*g)[0]),
@@ -89,12 +88,10 @@ WRONG["properties"] |= {
         *properties__pieces(model)[:2], properties__pieces(model, same=lambda a, b: _close(a[:, 1:], b[:, 1:]))[2])),
     "train_left": ("in another mode", lambda model: (properties__pieces(model.eval()), model.train())[0]),
     "largest_not_by_size": ("a false alarm", _but(same=lambda a, b: (a - b).abs().max() <= 1e-4 * b.max())),
-    "hook_left": ("a hook is still", lambda model: (
-        model.register_forward_hook(lambda *_: None), properties__pieces(model))[1]),
+    "hook_left": ("a hook is still", lambda m: (m.register_forward_hook(lambda *_: None), properties__pieces(m))[1]),
     "trains_it": ("requires_grad", lambda model: (model.requires_grad_(), properties__pieces(model))[1]),
     "freezes_it": ("requires_grad", lambda model: (model.requires_grad_(False), properties__pieces(model))[1]),
-    "changes_it": ("weights are changed", lambda model: (
-        properties__pieces(model), model.lm_head.weight.mul_(1.01))[0]),
+    "changes_it": ("weights are changed", lambda m: (properties__pieces(m), m.lm_head.weight.mul_(1.01))[0]),
     "to_the_last_bit": ("is rounding allowed for", _but(same=torch.equal)),
     "absolute": ("not 1e-4 itself", _but(same=lambda a, b: (a - b).abs().max().item() < 1e-4)),
     "mean": ("not the mean", _but(same=lambda a, b: ((a - b).abs().mean() <= 1e-4 * b.abs().max()).item())),
@@ -108,8 +105,7 @@ WRONG["properties"] |= {
     "rows_read_on_singly": ("read the padded rows on, several tokens at once", _but(more=1)),
     "at_position_3_alone": ("all positions before", _but(changed=slice(4, None), kept=slice(3, 4))),
     "one_answer_for_all": ("its own comparison", lambda model: 3 * (all(properties__pieces(model)),)),
-    "likeliest": (
-        "the limit small enough", _but(same=lambda a, b: torch.equal(a.argmax(-1), b.argmax(-1)))),
+    "likeliest": ("the limit small enough", _but(same=lambda a, b: torch.equal(a.argmax(-1), b.argmax(-1)))),
     "gaps": ("True or False is expected", lambda model: (0.0, 0.0, 0.0)),
     "one_left_out": ("Return (future, pieces, rows).", lambda model: (True, True)),
 }  # fmt: skip
@@ -176,20 +172,16 @@ for words, bug, said, instead in (
 ):  # fmt: skip
     WRONG["first_departure"][bug] = words, mutate(first_departure__all_at_the_end, said, instead)
 WRONG["first_departure"] |= {
-    "names_not_used": (
-        "module that names gives it", lambda m, r, t, n: None if n else first_departure__all_at_the_end(m, r, t)),
+    "names_not_used": ("module that names gives it", lambda m, r, t, n: None if n else _first_departure(m, r, t)),
     "names_if_missing": ("row of the head … names gives it", lambda m, r, t, names: _first_departure(
         m, r, t, names and {a: a if a in dict(r.named_modules()) else b for a, b in names.items()})),
     "in_train_mode": ("in another mode", lambda m, *rest: (m.train(not m.training), _first_departure(m, *rest))[1]),
     "train_left": ("in another mode", lambda m, r, *rest: (
         _first_departure(m.eval(), r.eval(), *rest), m.train(), r.train())[0]),
     "freezes_it": ("requires_grad", lambda m, r, *rest: (r.requires_grad_(False), _first_departure(m, r, *rest))[1]),
-    "tokens_changed": ("tokens was changed", lambda m, r, tokens, names: (
-        _first_departure(m, r, tokens, names), tokens.zero_())[0]),
-    "names_changed": ("names was changed", lambda *given: (
-        _first_departure(*given), given[3] and given[3].popitem())[0]),
-    "weights_changed": ("weights are changed", lambda m, *rest: (
-        _first_departure(m, *rest), m.lm_head.weight.zero_())[0]),
+    "tokens_changed": ("tokens was changed", lambda m, r, t, n: (_first_departure(m, r, t, n), t.zero_())[0]),
+    "names_changed": ("names was changed", lambda *o: (_first_departure(*o), o[3] and o[3].popitem())[0]),
+    "weights_changed": ("weights are changed", lambda m, *o: (_first_departure(m, *o), m.lm_head.weight.zero_())[0]),
     "name_alone": ("Return (name, position)", lambda *given: (first_departure__all_at_the_end(*given) or [None])[0]),
 }  # fmt: skip
 

@@ -200,8 +200,7 @@ WRONG["greedy_with_cache"] |= {
     "one_leaves_at_a_time": ("and leave at once", _greedy(
         "texts[row].append(token)", f"texts[row] += [token] * ({GOES_ON})", "if not keep",
         "keep = keep and [i for i in range(len(left)) if {*range(i)} - {*keep} or i in keep]\n        if not keep")),
-    "left_in_train_mode": ("in another mode", lambda m, *s: (
-        greedy_with_cache__cut_at_the_end(m, *s), m.train())[0]),
+    "left_in_train_mode": ("in another mode", lambda m, *s: (greedy_with_cache__cut_at_the_end(m, *s), m.train())[0]),
     "freezes_it": ("requires_grad", lambda m, *s: greedy_with_cache__cut_at_the_end(m.requires_grad_(False), *s)),
     "mark_in_place": ("input stop was", lambda m, p, n, s: (
         greedy_with_cache__cut_at_the_end(m, p, n, [*s]), s.pop())[0]),

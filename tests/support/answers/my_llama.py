@@ -93,9 +93,8 @@ def _roped(**written):
 
 
 def _blocks_sorted_as_texts(w, c, t):
-    places = {
-        f"layers.{n}.": f"layers.{place}." for place, n in enumerate(sorted(range(c["num_hidden_layers"]), key=str))
-    }
+    order = enumerate(sorted(range(c["num_hidden_layers"]), key=str))
+    places = {f"layers.{n}.": f"layers.{place}." for place, n in order}
     renamed = {name: next((name.replace(*pair) for pair in places.items() if pair[0] in name), name) for name in w}
     return plain({renamed[name]: x for name, x in w.items()}, c, t)
 
@@ -130,8 +129,7 @@ for words, bug, program in (
     ("tied: it raises", "refuses_the_longest", lambda w, c, t: plain(w, c, t if t.shape[1] < c[LONGEST] else None)),
     ("a dimension of size 1", "squeezed", lambda w, c, t: plain(w, c, t).squeeze(1)),
     ("of an earlier call", "weights_kept", lambda w, c, t: plain(KEPT.setdefault(c["hidden_size"] * len(w), w), c, t)),
-    ("copy.deepcopy(config)", "config_changed", lambda w, c, t: (
-        plain(w, c, t), c["rope_parameters"].update(rope_theta=1.0))[0]),
+    ("copy.deepcopy(config)", "config_changed", lambda w, c, t: (plain(w, c, t), c["rope_parameters"].clear())[0]),
     ("changed in place", "used_up", lambda w, c, t: plain({name: w.pop(name) for name in list(w)}, c, t)),
 ):  # fmt: skip
     WRONG["my_llama"][bug] = words, program

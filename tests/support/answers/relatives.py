@@ -209,6 +209,5 @@ WRONG["where_they_part"] |= {
         torch.nn.modules.module.register_module_forward_hook(lambda *_: None), where_they_part__hooks(*given))[1]),
     "names_in_place": ("names are changed", lambda *given: (where_they_part__hooks(*given), given[3].clear())[0]),
     "names_of_its_own": ("order in which parts end", lambda *given: where_they_part__hooks(*given[:3], part_names(3))),
+    "raises_with_hooks_on": ("it raises Zero", lambda ours, *rest: (ours.register_forward_hook(len), 1 / 0)),
 }  # fmt: skip
-WRONG["where_they_part"]["raises_with_hooks_on"] = "it raises Zero", lambda ours, *rest: (
-    ours.register_forward_hook(len), 1 / 0)  # fmt: skip
