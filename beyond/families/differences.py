@@ -228,7 +228,13 @@ def attention(box: Box, found: Findings):
     tell("one short vector", short)
     at_0 = box.run(box.random(16, 25), places=torch.zeros(25, dtype=torch.long))["keys"]
     anywhere = box.run(box.random(16, N))["keys"]
-    found.tell_kinds("norm on keys", of_layers(norm_on_keys, short, at_0, anywhere, found.turns))
+    normed = of_layers(norm_on_keys, short, at_0, anywhere, found.turns)
+    one_length = of_layers(lambda a, b: off(a, b) < EQUAL, large["keys"], larger["keys"])  # also what turns
+    normed = [
+        name or "all of a key is normalized" * (v > 0 and by)
+        for name, v, by in zip(normed, short, one_length, strict=True)
+    ]
+    found.tell_kinds("norm on keys", normed)
     tell("bias on keys", of_layers(largest, zero["keys"]))
     tell("bias on values", of_layers(largest, zero["values"]))
     made = of_layers(lambda y, v: 0 if largest(v) else largest(y), zero["attention out"], zero["values"])

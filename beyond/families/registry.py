@@ -174,9 +174,8 @@ def _turned_by_number(content):
 
 
 def _gemma(content):  # "gelu" of its first files means the tanh form
-    act = content["hidden_activation"]
-    return {"query_pre_attn_scalar": content["head_dim"],
-            "hidden_activation": "gelu_pytorch_tanh" if act == "gelu" else act}  # fmt: skip
+    act = "gelu_pytorch_tanh" if content["hidden_activation"] == "gelu" else content["hidden_activation"]
+    return {"query_pre_attn_scalar": content["head_dim"], "hidden_activation": act}
 
 
 def _llama4(content):
