@@ -288,7 +288,7 @@ check_greedy_with_cache = check_of(Exercise(greedy_with_cache, [
     Case("three prompts of 2, 5 and 3", (_small(32), [[1, 5], [9, 7, 1, 4, 3], [9, 8, 11]], 10, [2, 8])),
     Case("four, two of them equal, a mark of one token",
          (_small(72), [[2, 4, 6, 8], [5, 9, 10, 8, 11, 11], [5, 9, 10, 8, 11, 11], [8, 11, 0]], 9, [8]),
-         "Two prompts are equal, and leave at once: is each row known by its place?"),
+         "Does one token end a text? Two prompts are equal, and leave at once: is each row known by its place?"),
     Case("a mark of 0 and 4, where 10 and 4 come first", (_small(202), [[6], [3, 7]], 10, [0, 4]),
          "Do you compare numbers? In a text, 0 4 is also found inside 10 4."),
     Case("a prompt that ends as the mark begins", (_small(132), [[4, 6, 9, 6], [2, 9]], 8, [9, 2])),

@@ -170,7 +170,7 @@ ROWS = Exercise(rows, [
          (*_heads_inputs(3, 8, 2, 1, 32, 8, 110)[:3], FOR_ONE[0, 0, :, :32])),
     Case("bfloat16, one query, 300 keys, 1 key/value head, visible (B, 1, T, S)",
          each(torch.bfloat16, *_heads_inputs(2, 4, 1, 1, 300, 8, 130)[:3], FOR_ONE), FOUR),
-    Case("gradients", _heads_inputs(1, 4, 2, 2, 3, 4, 120), gradients=3),
+    Case("gradients", _heads_inputs(2, 4, 2, 2, 3, 4, 120), gradients=3),
     Case("gradients, one query, visible (B, 1, T, S)",
          (*_heads_inputs(2, 4, 2, 1, 4, 4, 140)[:3], TWO[:, :, :1]), FOUR, gradients=3, also="half, meta"),
 ], [  # known mistakes
@@ -224,7 +224,8 @@ check_gqa_layer = check_of(Exercise(gqa_layer, [
     Case("x not contiguous, scores of thousands in the third text",
          (strided(torch.cat((draw(2, 5, 12), 30 * draw(1, 5, 12)))), *_layer_inputs(1, 5, 12, 4, 2, 4, 10, 2)[1:]),
          f"Is a later token hidden, however large its score is? {MEMORY}"),
-    Case("gradients", _layer_inputs(1, 3, 4, 2, 1, 2, 70), gradients=5, also="half"),
+    Case("one token at position 5, B 2", _layer_inputs(2, 1, 8, 4, 2, 2, 60, 5), "Is the axis of tokens kept?"),
+    Case("gradients", _layer_inputs(2, 3, 4, 2, 1, 2, 70), gradients=5, also="half"),
 ], [  # known mistakes
     (MERGE, _layer(".transpose(1, 2).flatten(-2)", ".reshape(*x.shape[:2], -1)")),
     (SPLIT + " Yours takes a head's numbers from several tokens.",

@@ -190,6 +190,10 @@ WRONG["gqa_layer"] |= {
     "no_gradient_in_half": ("no gradient reaches", lambda x, *rest: (
         gqa_layer__sdpa(x, *rest) if x.element_size() > 2 else gqa_layer__sdpa(x, *rest).detach())),
     "widened": ("torch.float32, expected torch.bfloat16", lambda x, *rest: gqa_layer__sdpa(x, *rest).float()),
+    "one_token_squeezed": ("axis of tokens", lambda x, *rest: (
+        gqa_layer__sdpa(x, *rest).squeeze(1))),
+    "second_text_without_gradient": ("gradient", lambda x, *rest: (
+        gqa_layer__sdpa(torch.cat((x[:1], x[1:].detach())), *rest))),
     "other_layout": (
         "yours turns neighbours", mutate(gqa_layer__sdpa, TURN, TURN.replace("sin)", "sin, 'interleaved')"))),
 }  # fmt: skip

@@ -106,6 +106,8 @@ WRONG["attention_with_sink"] |= {
         attention_with_sink__written_out(scores.masked_fill(~visible, -1e9), visible, sinks, v)),
     "no_sinks_in_float16": ("Case all in float16", lambda scores, visible, sinks, v:
         attention_with_sink__written_out(scores, visible, sinks * (sinks.dtype != torch.float16), v)),
+    "second_text_without_gradient": ("gradient", lambda scores, visible, sinks, v: (
+        attention_with_sink__written_out(scores, visible, sinks, torch.cat((v[:1], v[1:].detach()))))),
     "visible_as_a_view": ("not contiguous in memory", lambda scores, visible, *rest:
         attention_with_sink__written_out(scores, visible.view(-1).view(visible.shape), *rest)),
     "softmax_in_the_dtype_of_v": ("softmax taken in float32", lambda scores, visible, sinks, v: (
