@@ -121,7 +121,7 @@ def _causal(mask):
 
 
 WRONG["rows"] |= {
-    "one_query_of_four_axes_sees_all": ("one query, 300 keys", _where(
+    "one_query_of_four_axes_sees_all": ("one query, 80 keys", _where(
         lambda k, mask: mask.ndim == 4 and mask.shape[2] == 1, _seeing(lambda mask: mask | True))),
     "first_texts_mask_for_equal_heads": ("as many key/value heads as", lambda q, k, v, visible: rows__einsum(
         q, k, v, visible[:1].expand_as(visible) if q.shape[1] == k.shape[1] else visible)),
@@ -137,10 +137,10 @@ WRONG["rows"] |= {
     "float16_widened": (
         "torch.float32, expected torch.float16", lambda q, k, v, visible: rows__einsum(
             q, k, v, visible).to(torch.float32 if q.dtype == torch.float16 else q.dtype)),
-    "one_query_of_two_axes_sees_all": ("one query, 32 keys", _where(
+    "one_query_of_two_axes_sees_all": ("one query, 300 keys", _where(
         lambda k, mask: len(mask) == 1 and k.shape[2] > 3, _seeing(lambda mask: mask | True))),
     "triangle_of_its_own": ("not a causal one", _seeing(_causal)),
-    "broadcasts_one_head": ("19,200 numbers; 4,800 are enough", _where(lambda k, mask: k.shape[1] == 1, _one_head)),
+    "broadcasts_one_head": ("5,120 numbers; 1,280 are enough", _where(lambda k, mask: k.shape[1] == 1, _one_head)),
     "copies_for_several_texts": ("where it broadcasts", _where(lambda k, mask: len(k) > 1, _product_that_broadcasts)),
     "copies_in_half_precision": (
         "where it broadcasts", _where(lambda k, mask: k.dtype != torch.float32, _product_that_broadcasts)),
@@ -155,7 +155,7 @@ WRONG["rows"] |= {
     "kept_mask": ("Case ", lambda q, k, v, visible, kept={}: rows__head_by_head(
         q, k, v, kept.setdefault(visible.shape, visible))),
     "a_product_that_broadcasts": (
-        "it makes a float tensor of 6,144 numbers; 1,536 are enough … where it broadcasts", _product_that_broadcasts),
+        "it makes a float tensor of 57,600 numbers; 14,400 are enough … where it broadcasts", _product_that_broadcasts),
     "view": (".reshape works where .view does not", lambda q, k, v, visible: rows__head_by_head(
         q.view(len(q), k.shape[1], -1, q.shape[-1]).reshape(q.shape), k, v, visible)),
 }  # fmt: skip
