@@ -29,6 +29,7 @@ RIGHT["swiglu"] |= {
         [d @ (F.silu(g @ row) * (u @ row)) for row in x.reshape(-1, x.shape[-1])]
     ).reshape(x.shape),
     "in_place": lambda x, g, u, d: F.silu(x @ g.T).mul_(x @ u.T) @ d.T,
+    "looks_at_numbers": lambda x, g, u, d: (f"{x.sum():.2f}", torch.equal(x, x), swiglu__linear(x, g, u, d))[2],
 }
 
 
