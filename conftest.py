@@ -5,6 +5,7 @@ import io
 import os
 import runpy
 import secrets
+import sys
 import tempfile
 from pathlib import Path
 from queue import Empty
@@ -91,10 +92,12 @@ def pytest_terminal_summary(terminalreporter, config):
 
 @pytest.fixture(autouse=True)
 def same_start():
-    """Every test starts from the same random state, dtype and printing, whatever ran before it in this process."""
+    """Every test starts from the same random state, dtype and printing, without figures, whatever ran before."""
     torch.manual_seed(0)
     torch.set_default_dtype(torch.float32)
     torch.set_printoptions(profile="default")
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
 
 
 @pytest.fixture(scope="module")
