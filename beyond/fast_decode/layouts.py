@@ -1,6 +1,7 @@
 """Ways to store a model's matrices for a product with one vector, and the parts that use them."""
 
 import copy
+from functools import cache
 
 import torch
 from torch import nn
@@ -153,6 +154,7 @@ def _of_strips(tokens, strips):
     return torch.bmm(tokens.expand(len(strips), -1, -1), strips).transpose(0, 1).flatten(1)
 
 
+@cache
 def multiplies_bfloat16():
     """Whether this processor has products of bfloat16; without them PyTorch's take ten times as long as float32's."""
     has = getattr(torch.cpu, "get_capabilities", dict)()  # older versions of PyTorch do not say

@@ -10,8 +10,10 @@ import torch
 from beyond.fast_decode.layouts import LaidOutLinear, full_name
 
 ROUNDS = 5
-SAMPLE = 2**25  # each layout is timed on so many bytes of float32 matrices, or on half of what the last cache holds:
-if "SC_LEVEL3_CACHE_SIZE" in getattr(os, "sysconf_names", ()):  # four others are read before its next turn
+# Each layout is timed on so many bytes of float32 matrices, or on half of what the last cache holds, if that is more:
+# before its next turn four others are read, twice what the cache holds.
+SAMPLE = 2**25
+if "SC_LEVEL3_CACHE_SIZE" in getattr(os, "sysconf_names", ()):
     SAMPLE = max(SAMPLE, os.sysconf("SC_LEVEL3_CACHE_SIZE") // 2)
 
 

@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-from matplotlib import pyplot as plt
 
 from benchmarks.atlas import FIRST, save
 from beyond.families import FAMILIES, load_checkpoint
@@ -135,7 +134,6 @@ def test_the_learners_types_are_told_and_drawn(monkeypatch, capsys):
     titles = [ax.get_title(loc) for ax in drawn[0][0].axes for loc in ("left", "center")]
     assert titles.count("4 of 4 turn") == titles.count("0 of 4 turn") == 2
     assert "[0, 2] turn and [1, 3] see all" in " ".join(drawn[0][1].split())
-    plt.close(drawn[0][0])
 
 
 def test_other_kinds_of_models_are_refused_with_a_place_to_look(tmp_path):

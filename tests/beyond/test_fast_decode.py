@@ -43,8 +43,10 @@ def test_smaller_weights_change_the_logits_little(weights, layout, model, tokens
         assert (logits - model(tokens[:1])).abs().max() > 1e-5, "nothing was rounded"
 
 
-def without(library, monkeypatch):
-    """A PyTorch that was built without the library."""
+def without(library, monkeypatch, *names):
+    """A PyTorch that was built without these of the library's operators."""
+    for name in names:
+        monkeypatch.delattr(library, name, raising=False)
     monkeypatch.setattr(type(library), "__getattr__", lambda *_: (_ for _ in ()).throw(AttributeError()))
 
 
@@ -53,9 +55,8 @@ def test_bags_of_bytes_are_the_sums_that_the_library_without_a_name_makes(monkey
     bytes_of, words, starts = layouts.to_bytes(rows), torch.arange(12, dtype=torch.int32), torch.arange(0, 12, 4).int()
     by_fbgemm, widened = layouts.bags(bytes_of, words, starts, x), layouts.from_bytes(bytes_of)
     assert torch.equal(bytes_of, torch.ops.quantized.embedding_bag_byte_prepack(rows))
-    monkeypatch.delattr(torch.ops.quantized, "embedding_bag_byte_rowwise_offsets")
-    monkeypatch.delattr(torch.ops.quantized, "embedding_bag_byte_unpack")
-    without(torch.ops.quantized, monkeypatch)
+    names = "embedding_bag_byte_rowwise_offsets", "embedding_bag_byte_unpack"
+    without(torch.ops.quantized, monkeypatch, *names)
     assert_agree(layouts.bags(bytes_of, words, starts, x), by_fbgemm)
     assert_agree(layouts.from_bytes(bytes_of), widened)
     step = (rows.amax(1) - rows.amin(1)) / 255
@@ -80,15 +81,19 @@ def test_each_layout_has_the_product_and_the_gradient_of_the_matrix(dtype, layou
         assert_agree(gradient, matrix.sum(0).expand_as(part), margin)
 
 
-@pytest.mark.parametrize(("dtype", "library"), [(torch.float32, "mkldnn"), (torch.float16, "quantized")])
-def test_packed_is_rows_where_the_library_is_missing(dtype, library, monkeypatch):
+PACKERS = [
+    (torch.float32, "mkldnn", "_reorder_linear_weight"),
+    (torch.float16, "quantized", "linear_prepack_fp16"),
+]
+
+
+@pytest.mark.parametrize(("dtype", "library", "packer"), PACKERS)
+def test_packed_is_rows_where_the_library_is_missing(dtype, library, packer, monkeypatch):
     matrix, x = torch.randn(50, 30), torch.randn(1, 3, 30)
     packed = layouts.LaidOutLinear([matrix], dtype, "packed")
     if library != "mkldnn" or torch.backends.mkldnn.is_available():
         assert packed.packed
-    without(getattr(torch.ops, library), monkeypatch)
-    monkeypatch.delattr(torch.ops.mkldnn, "_reorder_linear_weight", raising=False)
-    monkeypatch.delattr(torch.ops.quantized, "linear_prepack_fp16", raising=False)
+    without(getattr(torch.ops, library), monkeypatch, packer)
     rows = layouts.LaidOutLinear([matrix], dtype, "packed")
     assert not rows.packed
     assert_agree(rows(x), x @ matrix.to(dtype).float().T)
