@@ -118,6 +118,7 @@ RIVALS = {  # name: packages on top of the course's, and a program that makes wr
     "the course, float16": ("", COURSE % "prepare_for_decoding(model, 'float16')"),
     "the course, bfloat16": ("", COURSE % "prepare_for_decoding(model, 'bfloat16')"),
     "the course, int8": ("", COURSE % "prepare_for_decoding(model, 'int8')"),
+    "the course, int4": ("", COURSE % "prepare_for_decoding(model, 'int4')"),
     "transformers, quantize_dynamic": ("", TRANSFORMERS % QUANTIZED),
     "ctranslate2": (CT2, CTRANSLATE2 % "float32"),
     "ctranslate2, int8": (CT2, CTRANSLATE2 % "int8"),

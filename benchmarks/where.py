@@ -20,7 +20,12 @@ from benchmarks.speed import SHAPES, bandwidth, make_pair
 from beyond.fast_decode import layouts, measure, prepare_for_decoding
 from beyond.fast_decode.layouts import LAYOUTS, LaidOutLinear
 
-CALLS = {None: ((1, 32), (1, 6000), (8, 32)), "float16": ((1, 32),), "int8": ((1, 32),)}  # texts, cached tokens
+CALLS = {
+    None: ((1, 32), (1, 6000), (8, 32)),  # texts, cached tokens
+    "float16": ((1, 32),),
+    "int8": ((1, 32),),
+    "int4": ((1, 32),),
+}
 PROMPTS = (2, 8, 32, 128, 512)
 BUSY = "import torch\na = torch.randn(1024, 1024)\nwhile True:\n    a @ a\n"
 STEADY_CALLS, NEAR = 20, 1.05
@@ -68,7 +73,7 @@ def steps(ours):
 
 def prompts(ours):
     print("| weights | layout |", *(f"{n} tokens |" for n in PROMPTS), "\n|---|---|" + "---|" * len(PROMPTS))
-    for weights in (None, "float16", "bfloat16", "int8"):
+    for weights in (None, "float16", "bfloat16", "int8", "int4"):
         for layout in LAYOUTS[getattr(torch, weights or "float32")]:
             model, ratios = prepare_for_decoding(ours, weights, layout), []
             for n in PROMPTS:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from beyond.fast_decode.int4 import Int4Matrix
 from helpers.model import GroupedQueryAttention, RMSNorm, SwiGLU, apply_rope
 
 LAYOUTS = {  # how a matrix may be stored, by what its numbers are; what is not listed is stored as rows
@@ -14,6 +15,7 @@ LAYOUTS = {  # how a matrix may be stored, by what its numbers are; what is not 
     torch.float16: ("rows", "packed"),
     torch.bfloat16: ("rows", "bags of 128"),
     torch.int8: ("rows", "bags of 192"),
+    torch.int4: ("packed",),
 }
 WIDE = (torch.float32, torch.float64)
 WIDENED = 2**19  # so many numbers of a matrix are widened at once for many tokens
@@ -51,7 +53,7 @@ class LaidOutLinear(nn.Module):
         layout: "rows" as they are; "columns" the transposed; "strips of n" cut into strips of n outputs, whose sums
             stay in a core's registers; "bags of n" the same strips, each summed as a bag of words: input i is a word,
             row i of the strip its vector, x_i its weight; "packed" in a library's own order, float32 oneDNN's, float16
-            FBGEMM's, the fastest for the products of many tokens.
+            FBGEMM's, int4 PyTorch's.
     """
 
     def __init__(self, group, dtype, layout):
@@ -74,7 +76,7 @@ class LaidOutLinear(nn.Module):
             scale = (matrix.abs().amax(dim=1).clamp(min=1e-30) / 127).bfloat16()
             matrix = (matrix / scale[:, None]).round().clamp(-127, 127).to(dtype)
         elif layout == "packed":
-            matrix = pack(matrix.to(dtype))
+            matrix = Int4Matrix(matrix.detach()) if dtype == torch.int4 else pack(matrix.to(dtype))
         else:
             matrix = (matrix.T.contiguous() if layout == "columns" else matrix).to(dtype)
         if isinstance(matrix, torch.Tensor):
@@ -173,6 +175,8 @@ def pack(matrix):
 
 def product_with(packed, x):
     """The product of a packed matrix (n_out, n_in) with x (n, n_in): (n, n_out) in float32."""
+    if isinstance(packed, Int4Matrix):
+        return packed.product(x)
     is_tensor, x = isinstance(packed, torch.Tensor), x.float()
     if _needs_gradient(x):  # a packed product gives x none
         return F.linear(x, packed.to_dense() if is_tensor else packed.unpack()[0])

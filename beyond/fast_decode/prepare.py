@@ -37,8 +37,8 @@ def prepare_for_decoding(model: Llama, weights: str | None = None, layout: str |
     Source:
         int8 with a scale per row: LLM.int8, arXiv 2208.07339, section 2; notebook 07.
     """
-    if weights not in (None, "float16", "bfloat16", "int8"):
-        raise ValueError(f"weights={weights!r} is not known: use None, 'float16', 'bfloat16' or 'int8'.")
+    if weights not in (None, "float16", "bfloat16", "int8", "int4"):
+        raise ValueError(f"weights={weights!r} is not known: use None, 'float16', 'bfloat16', 'int8' or 'int4'.")
     if isinstance(model.lm_head, LaidOutLinear):
         raise ValueError("this model is prepared already: pass the one that it was made from.")
     require_plain(model, "prepare_for_decoding", "generate with the model itself")

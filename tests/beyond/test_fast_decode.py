@@ -2,12 +2,14 @@
 
 import copy
 import json
+from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from benchmarks import speed
-from beyond.fast_decode import layouts, measure, prepare_for_decoding
+from beyond.fast_decode import int4, layouts, measure, prepare_for_decoding
 from beyond.fast_decode.layouts import LAYOUTS
 from helpers.generate import generate
 from helpers.interventions import replaced
@@ -63,6 +65,7 @@ def test_bags_of_bytes_are_the_sums_that_the_library_without_a_name_makes(monkey
     assert ((layouts.from_bytes(bytes_of) - rows).abs() <= 0.51 * step[:, None]).all()
 
 
+MARGINS = {torch.float32: 1e-5, torch.int4: 0.15}
 NAMED = [(dtype, layout) for dtype, names in LAYOUTS.items() for layout in names]
 
 
@@ -72,7 +75,7 @@ def test_each_layout_has_the_product_and_the_gradient_of_the_matrix(dtype, layou
     monkeypatch.setattr(layouts, "multiplies_bfloat16", lambda: has_bfloat16)
     monkeypatch.setattr(layouts, "WIDENED", 30 * 7)  # a part of seven rows, so there are several
     matrix, x = torch.randn(50, 30), torch.randn(1, 130, 30, requires_grad=True)
-    linear, margin = layouts.LaidOutLinear([matrix], dtype, layout), 1e-5 if dtype.itemsize == 4 else 0.02
+    linear, margin = layouts.LaidOutLinear([matrix], dtype, layout), MARGINS.get(dtype, 0.02)
     for n_tokens in (1, 3, 7, 130):
         part = x[:, :n_tokens]
         with torch.no_grad():
@@ -125,6 +128,29 @@ def test_int8_keeps_each_row_to_half_a_step(dtype, model):
     expected = model.layers[0].attention.o_proj.weight.float()
     assert ((layer.weight * step - expected).abs() <= 0.51 * step).all()
     assert layer.weight.abs().amax(dim=1).tolist() == [127, 0, *[127] * 30]  # each row uses the whole range
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("order_is_known", [True, False])
+def test_int4_is_the_model_whose_weights_have_sixteen_values_a_group(dtype, order_is_known, tokens, monkeypatch):
+    model = make_model(replace(TINY_CONFIGS["gqa"], dim=80, hidden_dim=100))  # groups and blocks are not full
+    prepared = prepare_for_decoding(model.to(dtype), "int4")
+    if not order_is_known:
+        monkeypatch.setattr(int4, "_order", lambda: None)
+    rounded = copy.deepcopy(model).float()
+    for name, matrix in rounded.named_parameters():
+        if matrix.ndim == 2 and "tok" not in name:
+            groups = F.pad(matrix.data, (0, -matrix.shape[1] % 32)).unflatten(1, (-1, 32))
+            least, most = groups.aminmax(dim=2, keepdim=True)
+            scale = ((most - least) / 15).bfloat16().float()
+            offset = (least + 8 * scale).bfloat16().float()
+            codes = ((groups - offset) / scale + 8).round().clamp(0, 15)
+            matrix.data = ((codes - 8) * scale + offset).flatten(1)[:, : matrix.shape[1]]
+    for logits in (prepared(tokens), in_chunks(prepared, tokens, [1] * 16), prepared(tokens.repeat(3, 1))[:2]):
+        assert_agree(logits.float(), rounded(tokens), BFLOAT16)
+    x = torch.randn(2, 80, requires_grad=True)
+    (gradient,) = torch.autograd.grad(prepared.lm_head(x).sum(), x)
+    assert_agree(gradient, rounded.lm_head.weight.sum(0).expand(2, -1), BFLOAT16)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
