@@ -18,7 +18,7 @@ import torch
 import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as TYPES
 
-from benchmarks.published import MODELS, SOURCES
+from benchmarks.hub import MODELS, SOURCES
 from beyond.families import FAMILIES, load_checkpoint, register_family
 from beyond.families.differences import OTHER_KINDS
 from beyond.families.reference import LIKE_LLAMA, SIZES, TOKENS, max_abs_diff, one_by_one, save_random, small_settings

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from benchmarks.atlas import FIRST, LEARNERS, OTHER_KINDS, STRICT, differences, opened, save, sweep, trial
-from benchmarks.published import MODELS
+from benchmarks.hub import MODELS
 from beyond.families import FAMILIES, TAUGHT
 from tests.support.fuzz import NIGHTLY
 
