@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from checks.base import MEMORY, Case, Exercise, Harness, draw, mutate, strided
+from checks.base import Case, Exercise, Harness, draw, mutate, strided
 from checks.judge import check_of
 
 
@@ -66,10 +66,11 @@ def _by_head(weight, head_dim, order):
 
 HEADS = "Here are several heads, and each is reordered on its own."
 check_rope_permutation = check_of(Exercise(rope_permutation, [
-    Case("rows 0 to 5, one head of 6", (torch.arange(6.0)[:, None], 6)),
-    Case("34 heads of 6, weight (204, 5), float64", (draw(204, 5, seed=1).double() / 3, 6), HEADS, also="meta"),
+    Case("rows 0 to 11, two heads of 6", (torch.arange(12.0)[:, None], 6)),
+    Case("65 heads of 6, weight (390, 5), float64", (draw(390, 5, seed=1).double() / 3, 6), HEADS, also="meta"),
     Case("float16, heads of 2", (draw(8, 3, seed=5).half(), 2)),
-    Case("weight not contiguous, bfloat16", (strided(draw(8, 8, seed=6, scale=1e5).bfloat16()), 8), MEMORY),
+    Case("4 heads of 16, D 64, not contiguous, bfloat16", (strided(draw(64, 64, seed=6, scale=1e5).bfloat16()), 16),
+         "Here heads have 16 rows. Is the order made from head_dim, and do the strides of the weight not matter?"),
 ], [  # known mistakes
     ("Is each head reordered? Yours is only the first head.", lambda w, h: torch.cat((w[_order(h)], w[h:]))),
     ("Is this the way back, from halves to neighbours?", lambda w, h: _by_head(w, h, _order(h).argsort())),
@@ -79,7 +80,6 @@ check_rope_permutation = check_of(Exercise(rope_permutation, [
     ("Does every row stay in its head? The dimension of the heads keeps its place.",
      lambda w, h: w.reshape(-1, h // 2, 2, w.shape[-1]).transpose(0, 1).reshape(w.shape)),
     ("Does every row stay whole?", lambda w, h: w.reshape(-1, h // 2, 2, w.shape[-1]).transpose(2, 3).reshape(w.shape)),
-    # the conversion script of transformers counts heads in its `permute`
-    ("How many rows has a head? Yours takes the number of heads for their width.",
+    ("How many rows has a head? Yours takes the number of heads for their width.",  # as in transformers' `permute`
      lambda w, h: torch.cat([torch.cat((part[::2], part[1::2])) for part in w.split(len(w) // h)])),
 ], tolerance=0))  # fmt: skip # the rows are the same, to the last bit

@@ -90,8 +90,12 @@ def apply_rope_interleaved__stack(x, cos, sin):
 WRONG["apply_rope_interleaved"]["view"] = ("contiguous", lambda x, c, s: apply_rope_interleaved__stack(
     x.view(-1, *x.shape[2:]), c, s).view(x.shape))  # fmt: skip
 WRONG["rope_permutation"] |= {
-    "four_heads": ("each is reordered on its own", lambda w, h: torch.cat(
-        (right_answer_to("rope_permutation")(w[: 4 * h], h), w[4 * h :]))),
+    "64_heads": ("each is reordered on its own", lambda w, h: torch.cat(
+        (right_answer_to("rope_permutation")(w[: 64 * h], h), w[64 * h :]))),
+    "first_8_rows": ("Here heads have 16 rows", lambda w, h: w.unflatten(0, (-1, h))[
+        :, sorted(range(h), key=lambda row: row % 2 if row < 8 else 2)].flatten(0, 1)),
+    "float32_at_once": ("rows 0 to 11", lambda w, h: right_answer_to("rope_permutation")(
+        w, len(w) if w.dtype == torch.float32 else h)),
     "rows_of_two_in_reverse": ("heads of 2", lambda w, h: (
         right_answer_to("rope_permutation")(w, h) if h > 2 else w.flip(0))),
     "float16_through_bfloat16": ("float16, heads of 2", lambda w, h: right_answer_to("rope_permutation")(
