@@ -190,10 +190,13 @@ WRONG["gqa_layer"] |= {
     "no_gradient_in_half": ("no gradient reaches", lambda x, *rest: (
         gqa_layer__sdpa(x, *rest) if x.element_size() > 2 else gqa_layer__sdpa(x, *rest).detach())),
     "widened": ("torch.float32, expected torch.bfloat16", lambda x, *rest: gqa_layer__sdpa(x, *rest).float()),
-    "one_token_squeezed": ("axis of tokens", lambda x, *rest: (
-        gqa_layer__sdpa(x, *rest).squeeze(1))),
-    "second_text_without_gradient": ("gradient", lambda x, *rest: (
-        gqa_layer__sdpa(torch.cat((x[:1], x[1:].detach())), *rest))),
+    "float64_becomes_float32": ("expected torch.float64", lambda x, *rest: gqa_layer__sdpa(x, *rest).to(
+        x.dtype if x.element_size() < 8 else torch.float32)),
+    "two_heads_a_group": ("12 query heads", mutate(
+        gqa_layer__head_by_head, "i * len(part) // len(heads[0])",
+        "i // (1 + (len(part) < len(heads[0]))) % len(part)")),
+    "one_token_squeezed": ("axis of tokens", lambda x, *rest: gqa_layer__sdpa(x, *rest).squeeze(1)),
+    "second_text_cut": ("gradient", lambda x, *rest: gqa_layer__sdpa(torch.cat((x[:1], x[1:].detach())), *rest)),
     "other_layout": (
         "yours turns neighbours", mutate(gqa_layer__sdpa, TURN, TURN.replace("sin)", "sin, 'interleaved')"))),
 }  # fmt: skip
