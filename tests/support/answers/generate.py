@@ -167,6 +167,7 @@ WRONG["sample"] |= {
     "cold": ("temperature 0.01: all", lambda z, t, *s: sample__largest_after_noise(z, t * (t > 0.04), *s)),
     "column": ("and [:, 0] its column", _drawn(lambda q, g: q.multinomial(1, generator=g))),
     "spread": ("Has each row a random number of its own", _spread),
+    "spread_after_top_p": ("two equal rows", lambda *s: (_spread if s[3] else sample__largest_after_noise)(*s)),
     "no_token": ("expected from 0 to 3", _drawn(lambda q, g: 3 + q.multinomial(1, generator=g)[:, 0])),
     "in_place": ("does not.", lambda z, t, k, p, g: z.div_(2).argmax(-1)),
     "squeezed": ("shape (), expected (1,)", lambda *s: sample__largest_after_noise(*s)[:, None].squeeze()),
