@@ -13,6 +13,8 @@ from helpers.interventions import held_out_tokens, held_out_windows, outputs_of
 from helpers.model import attention_weights, causal_visible, rope_angles, rope_inv_freq
 from helpers.plots import HATCH, HIDDEN, INK, KEY, QUERY
 
+PALE_KEY = "#F6C6A0"  # a key that is always 1 back
+
 
 @torch.no_grad()
 def losses(model, texts, angles, window=None):
@@ -129,14 +131,13 @@ def explore_hands() -> Explorer:
 
     # What moves: hands at 1 back and at the chosen distance, grey over those that stand still, the curves, a dot.
     (marks,) = clocks.plot([], [], "o", color=HIDDEN, ms=34, mew=0, zorder=1)
-    (ones,) = clocks.plot([], [], color=PALE, lw=3.5)
-    (tips,) = clocks.plot([], [], color=INK, lw=1.6)
+    (ones,) = clocks.plot([], [], color=PALE_KEY, lw=4)
+    (tips,) = clocks.plot([], [], color=KEY, lw=1.6)
     back = np.arange(farthest + 1)
     (usual,) = ax.plot(back, back + 1, color=PALE, lw=4, label="as trained")
     (curve,) = ax.plot(back, back + 1, color=INK, lw=1.8, label="now")
-    (dot,) = ax.plot([], [], "o", color=INK, ms=7)
+    (dot,) = ax.plot([], [], "o", color=KEY, ms=7)
     ax.legend(loc="upper right", ncols=2)
-    clocks.set_title("Click hands. Grey: at 1 back")
 
     def draw(which, head, distance, clicked):
         stands = are_clicked(clicked) == (which == "stand still")
@@ -151,6 +152,7 @@ def explore_hands() -> Explorer:
         usual.set_ydata(by_distance(head, ())[0])
         curve.set_ydata(weights)
         dot.set_data([distance], [weights[distance]])
+        clocks.set_title(f"Click hands. Orange: {distance} back,\npale: 1 back")
         ax.set_title(f"Head {head}: {weights[distance]:.3f} on the token {distance} back")
         peaks = [n for n in range(2, 64) if weights[n] > max(*weights[n - 2 : n], *weights[n + 1 : n + 3], 0.012)]
         again = f"peaks again at {', '.join(map(str, peaks))} back." if peaks else "has no second peak."
@@ -163,7 +165,7 @@ def explore_hands() -> Explorer:
     controls = {
         "which": switch("the clicked hands", ("stand still", "alone turn")),
         "head": switch("head", list(heads)),
-        "distance": slider("tokens back", 7, 0, farthest, says="black hands at {} back"),
+        "distance": slider("tokens back", 7, 0, farthest, says="orange hands at {} back"),
     }
     alt = "Sixteen clocks with the hands at 1 back and at the chosen distance, grey where they stand still; "
     alt += "mean weight of a head against distance, as trained and now."
@@ -206,7 +208,7 @@ def explore_reach() -> Explorer:
 
     # What moves: the arcs around the clocks, frames around the clicked ones, the white part of the row, a curve.
     (frames,) = clocks.plot([], [], "s", mfc="none", mec=INK, ms=45, mew=0.9)
-    fresh = [clocks.plot([], [], color=INK, lw=4, solid_capstyle="butt")[0] for _ in centres]
+    fresh = [clocks.plot([], [], color=INK, lw=3.5, solid_capstyle="round")[0] for _ in centres]
     white = cost.add_patch(Rectangle((0, -1.15), length, 0.32, fc="white", ec=INK, lw=0.8))
     (curve,) = cost.plot(at, at, color=INK, lw=1.8, label="now")
     cost.legend(loc="upper left")
@@ -216,9 +218,10 @@ def explore_reach() -> Explorer:
         hands, slow = tuple(np.flatnonzero(chosen).tolist()), np.where(chosen, changes[change], 1)
         asked = np.minimum(speeds.numpy() * (width - 1) / slow, 2 * math.pi)
         for new, centre, seen, end in zip(fresh, centres, limits, asked, strict=True):
+            end = max(end, seen + 0.02) if end > 1.01 * seen else seen  # a slow hand has a dot
             new.set_data(*(centre[:, None] + arc(seen, end, 1.05)) if end > seen else ([], []))
-        frames.set_data(*(centres - (0, 0.25))[chosen].T)
-        clocks.set_title(f"Clicked hands: {change}\nGrey: angles met in training; black: new ones")
+        frames.set_data(*(centres - (0, 0.28))[chosen].T)
+        clocks.set_title(f"Clicked hands: {change}\nGrey: angles in training, black: new")
         white.set(x=length - width, width=width)
         gaps = (read(hands, changes[change], width) - alone).numpy()
         curve.set_ydata(smoothed(gaps))
@@ -254,7 +257,7 @@ def sixteen(ax):
     centres = np.array([(3 * (i % 4), -3 * (i // 4)) for i in range(16)], dtype=float)
     for i, (x, y) in enumerate(centres):
         ax.add_patch(Circle((x, y), 1.05, fill=False, ec=HIDDEN, lw=0.8))
-        ax.text(x, y - 1.22, str(i), ha="center", va="top", fontsize=8)
+        ax.text(x, y - 1.26, str(i), ha="center", va="top", fontsize=8)
     return centres
 
 
