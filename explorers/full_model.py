@@ -155,7 +155,7 @@ def _branches(block, silent, x, *shared):
     return x + attended[1] if side_by_side else read[0], after
 
 
-def explore_xray(model=TINY_LLAMA, text=SENTENCE, blocks=(), heads=(), tokenizer=None) -> Explorer:
+def explore_xray(model=TINY_LLAMA, text=SENTENCE, blocks=(), heads=(), tokenizer=None, speed=1.0) -> Explorer:
     """A run from tokens to next words: ablate parts, and see what it changes. Of LLaMA also with a fault, A to F.
 
     Clocks have a row for each way to turn; they are hatched where nothing turns. A window stands under its block.
@@ -166,6 +166,7 @@ def explore_xray(model=TINY_LLAMA, text=SENTENCE, blocks=(), heads=(), tokenizer
         text: the first 10 tokens count; it may also be token ids.
         blocks, heads: which are shown, at most eight each; no blocks are eight at most, evenly spread.
         tokenizer: of a model that is no folder, such as load_tokenizer(folder).
+        speed: of RoPE, at first.
     """
     is_own = not is_usual(model)
     model, tokens, word = opened(model, text, tokenizer, 10)
@@ -279,7 +280,7 @@ def explore_xray(model=TINY_LLAMA, text=SENTENCE, blocks=(), heads=(), tokenizer
 
     controls = {
         "token": slider("position", n - 2, 0, n - 1),
-        "speed": slider("RoPE's speed", 1.0, 0.0, 2.0, 0.1, says="RoPE {} times as fast") if speeds.any() else None,
+        "speed": slider("RoPE's speed", speed, 0.0, 2.0, 0.1, says="RoPE {} times as fast") if speeds.any() else None,
         "fault": switch("fault", ("none", *"ABCDEF")) if go is run else None,
         "show": switch("show", (PLAIN, HANDS)),
     }

@@ -128,6 +128,7 @@ def explore_order() -> Explorer:
     cells = ax.pcolormesh(np.zeros((4, n)), cmap=colors, vmin=0, vmax=1, edgecolors="white", lw=7)
     letters = [ax.text(x + 0.5, 0.5, "", ha="center", va="center_baseline", fontsize=12) for x in range(n)]
     masks = [ax.add_patch(Polygon([(0, 0)] * 4, fc="white", ec=INK, lw=1.5)) for _ in range(3)]
+    nones = [ax.text(n + 1.25, y, "", ha="center", va="center", fontsize=9, color=GREY) for y in (1.5, 2.5, 3.5)]
     swap = ax.add_patch(FancyArrowPatch((2.5, 0), (5.5, 0), arrowstyle="<->", lw=2, color=INK, mutation_scale=16))
     last = ax.add_patch(Rectangle((n - 0.92, 3.08), 0.84, 0.84, fill=False, lw=2.4, zorder=5))
 
@@ -144,6 +145,7 @@ def explore_order() -> Explorer:
         for layer, mask in enumerate(masks):  # a triangle, or all of the square
             left, low, sees_all = n + 0.75, layer + 1.1, layer not in MASKED[masked]
             mask.set_xy([(left, low + 0.8), (left + sees_all, low + 0.8), (left + 1, low), (left, low)])
+            nones[layer].set_text("none" * sees_all)
         notices = "notices" if felt[3, -1] else "does not notice"
         ax.set_title(f"The last token {notices} that tokens 2 and {other} have changed places")
         return f"Blue: other numbers than before. After the three layers, {felt[3].sum():.0f} of {n} tokens have some."

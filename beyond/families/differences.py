@@ -334,7 +334,7 @@ def order(box: Box, found: Findings):
         into = f"{part} in"
         first[part], behind = of_layers(equal, loud[into], alone[into]), of_layers(equal, ten, plain)
         kinds = (NORMS[one].format(part.replace("_", "-")) for one in zip(first[part], behind, strict=True))
-        found.tell_kinds(f"norms of {part}", [*kinds])
+        found.tell_kinds(f"norms of {part.replace('_', '-')}", [*kinds])
         gone = of_layers(off, more[into], alone[into]), of_layers(off, plus, plain)
         constant.append(of_layers(lambda before, a, b: a if before else b, first[part], *gone))
         scale.append(of_layers(times, plain, out))
@@ -534,15 +534,15 @@ def draw(kind: str, found: Findings):
     ax, axes = top.subplots(), bottom.subplots(2, n, height_ratios=(3, 2), sharex="row", sharey="row", squeeze=False)
     cells = torch.tensor([[one is not None for one in (of * n)[:n]] for of in facts.values()]).T
     ax.pcolormesh(cells, cmap=ListedColormap(["#CFE5D8", "#C00000"]), vmin=0, vmax=1, ec="white", lw=1.5)
-    ax.set_xticks(torch.arange(len(facts)) + 0.5, facts, rotation=90, fontsize=8)
+    names = [name + re.search(" (before|behind) the turn|$", str(of))[0] for name, of in facts.items()]
+    ax.set_xticks(torch.arange(len(facts)) + 0.5, names, rotation=90, fontsize=8)
     ax.set_yticks(torch.arange(n) + 0.5, [f"layer {layer}" for layer in range(n)])
     ax.set(ylim=(n, 0), title=f"{kind}: red differs from LLaMA, green does not")
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     for layer, (mask, (speeds, _), (above, below)) in enumerate(zip(found.masks, found.turns, axes.T, strict=True)):
         plots.plot_visible(mask, ax=above, title=f"layer {layer}").set_xticks([0, 10, 20])
-        looks = [(plots.INK, "") if speed else (plots.HIDDEN, "////") for speed in speeds]
-        colors, hatches = zip(*looks, strict=True)
+        colors, hatches = zip(*[(plots.INK, "") if one else (plots.HIDDEN, "////") for one in speeds], strict=True)
         heights = [abs(speed) or 1 for speed in speeds]
         below.bar(range(len(speeds)), heights, color=colors, hatch=hatches, edgecolor=plots.HATCH, lw=0)
         below.set(yscale="log", ylim=(1e-7, 2), yticks=(1e-6, 1e-3, 1), xticks=range(len(speeds)))

@@ -66,8 +66,7 @@ def plot_field(field, *, title=None) -> Figure:
     for row, name in enumerate(rows):
         at = [column for column, one in enumerate(field) if name in one["features"]]
         middle.vlines(at, row - 0.42, row + 0.42, color=HATCH if name in OLD else INK, lw=3.2)
-    middle.set_yticks(range(len(rows)), rows, fontsize=8)
-    middle.set(xlim=(-1, len(field)), ylim=(len(rows) - 0.4, -0.6))
+    middle.set(xlim=(-1, len(field)), ylim=(len(rows) - 0.4, -0.6), yticks=range(len(rows)), yticklabels=rows)
     for year in range(2022, 2027):
         here = [column for column, one in enumerate(field) if one["year"] == year]
         left, right = here[0] - 0.5, here[-1] + 0.5
@@ -85,8 +84,9 @@ def plot_field(field, *, title=None) -> Figure:
     _strip(turns, field, "turns")
     _strip(sees, field, "sees")
     for ax, y, text in ((above, 2.5, "mean number of\ndifferences from a LLaMA:\ngrey old, black new"),
-                        (turns, 6, "dark: RoPE turns\ndots: keeps a state"), (sees, 6, "dark: sees all")):  # fmt: skip
-        ax.text(-2.2, y, text, ha="right", va="center", fontsize=9 if ax is above else 8)
+                        (turns, 6, "12 layers; dark: RoPE turns\ngrey: some pairs, light: none\ndots: keeps a state"),
+                        (sees, 6, "dark: sees all\nlight: sees less")):  # fmt: skip
+        ax.text(-2.2, y, text, ha="right", va="center", fontsize=9)
     for ax in axes:
         ax.set_xticks([])
         ax.tick_params(length=0)
