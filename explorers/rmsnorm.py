@@ -34,7 +34,7 @@ def explore_rms_norm() -> Explorer:
     before = _Arrow("x", plane, lengths, color=PALE, tip=PALE, width=6)
     (gone,) = plane.plot([], [], color=INK, lw=1.2, ls=":", label="mean taken away")
     by_rms = _Arrow("RMSNorm(x)", plane, lengths, color=INK, tip=INK, arc_radius=1.7, side=-0.35)
-    by_layer = _Arrow("LayerNorm(x)", plane, lengths, color=INK, tip="white", style="--", arc_radius=2.1, side=0.35)
+    by_layer = _Arrow("LayerNorm(x)", plane, lengths, color=INK, tip="white", style="--", arc_radius=2.1, side=0.5)
     root = lengths.axvline(1, color=INK, lw=1, ls=":")
     says = lengths.text(1, 6, "√(2·eps)", fontsize=9, va="center", ha="right")
     figure.legend(*plane.get_legend_handles_labels(), loc="outside lower center", ncols=4)
@@ -126,14 +126,14 @@ def explore_dose() -> Explorer:
     curves.set(xlabel="the vectors that leave this norm are this many times as long")
     curves.set_xticks(list(TICKS), list(TICKS.values()))
     curves.minorticks_off()
-    curves.text(1.03, 5.8, "black: this norm, grey: the others", fontsize=9, color=GREY, ha="right")
+    curves.text(0.122, 5.8, "black: this norm, grey: the others", fontsize=9, color=GREY)
 
     # What moves: tiles with their numbers, the frame of the chosen one; its curve with a dot; its branch removed.
     fills = [tiles.fill_between([x - 0.45, x + 0.45], y - 0.4, y + 0.4, color="white", lw=0) for x, y in at]
     numbers = [tiles.text(x, y, "", ha="center", va="center", fontsize=9, zorder=3) for x, y in at]
     (frame,) = tiles.plot([], [], color=INK, lw=2.4, solid_joinstyle="miter", zorder=4)
     (line,) = curves.plot([], [], color=INK, lw=1.4, ls="--", zorder=2)
-    says = curves.text(0.12, 0, "", fontsize=9, va="bottom", zorder=2.5, bbox={"fc": "white", "ec": "none", "pad": 1})
+    says = curves.text(0.122, 0, "", fontsize=9)
     (ours,) = curves.plot([], [], color=INK, lw=2.6, zorder=3)
     (dot,) = curves.plot([], [], "o", color=INK, ms=10, mec="white", mew=1.5, zorder=6, clip_on=False)
 
@@ -149,8 +149,7 @@ def explore_dose() -> Explorer:
         dot.set_data([factors[now]], [min(cost, HIGHEST)])
         line.set_data([0.115, 8.7], [gone, gone])
         without = "all tokens equally likely" if place == 12 else "its branch removed"
-        side = {"x": 8.5, "ha": "right"} if gone > 1 else {"x": 0.12, "ha": "left"}  # away from the curve
-        says.set(text=f"{without}: {_signed(gone)}", y=gone + 0.12, **side)
+        says.set(text=f"dashed: {without}, {_signed(gone)}", y=5.4)
         tiles.set_title(f"Cost of each norm at times {factors[now]:.3g}")
         curves.set_title(f"{PLACES[place].capitalize()}, times {factors[now]:.3g}: {_signed(cost)}")
         worse = int((rise[:12, now] > removed[:12]).sum())
