@@ -73,7 +73,7 @@ def _trained(function, model, *inputs):
     if any(one._backward_hooks for one in model.parameters()) or sum(snapshot(model)[0]):
         raise Wrong(*HOOK_LEFT)
     if [weight.requires_grad for weight in model.parameters()] != frozen:
-        raise Wrong("another set of weights is frozen afterwards.", "A frozen weight stays frozen, the others do not.")
+        raise Wrong("another set of weights, or of frozen ones, is left.", "Weights move in place; frozen ones do not.")
     if not torch.equal(state, torch.get_rng_state()):
         raise Wrong("torch's random numbers go on from another state.", "Nothing is drawn here: no manual_seed either.")
     if not all(call.training for call in model.calls):
@@ -149,7 +149,7 @@ def _facts(optimizer):
 
 
 _TEXT = draw(400, seed=1).mul(7).long().abs().clamp(max=23)  # small ids are frequent
-_FIRST = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3])
+_FIRST = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 2])  # its last is another than its first
 _STARTS = draw(12, 3).mul(1e4).long().abs() % (len(_TEXT) - 9)
 STILL_THERE = "Is the gradient of the step before still there? backward() adds to it: zero_grad() in each step."
 UNMOVED = "The weights do not move. Does step() follow backward(), with no zero_grad() between, on this model's?"

@@ -143,8 +143,8 @@ RIGHT["training_loop"] |= {
 WRONG["training_loop"] |= {
     "largest_number_clipped": ("the length of the gradient", _loop(
         clip=lambda weights, most: torch.nn.utils.clip_grad_norm_(weights, most, torch.inf))),
-    "last_window_left_out": ("at [1], expected", lambda model, tokens, starts, *rest: training_loop__scheduler(
-        model, tokens, starts.clamp(max=len(tokens) - rest[0] - 2), *rest)),
+    "last_token_is_the_first": ("at [1], expected", lambda model, tokens, *rest: training_loop__scheduler(
+        model, torch.cat((tokens[:-1], tokens[:1])), *rest)),
     "amsgrad": ("settings that are on: amsgrad, expected None", _loop(amsgrad=True)),
     "flag_alone": ("eval mode while", lambda model, *rest: (
         setattr(model, "training", True), training_loop__scheduler(model, *rest, train=False))[1]),
