@@ -242,17 +242,16 @@ SETTINGS = "`with torch.no_grad():` ends with its block. A tensor gets its dtype
 LEFT = "`with replaced(part, forward):` puts back at its end what it replaced; `edits.patch` changes one module."
 
 
-def _parts_of_the_model():
-    """What helpers.model and its classes hold, {(owner, name): function or class}; nothing if it is not loaded."""
-    if not (model := sys.modules.get("helpers.model")):
-        return {}
-    owners = [model, *(one for one in vars(model).values() if getattr(one, "__module__", "") == model.__name__)]
+def _parts_of_the_model(modules=("helpers.model", "beyond.families.edits")):
+    """What these modules and their classes hold, {(owner, name): function or class}, if they are loaded."""
+    owners = [sys.modules[name] for name in modules if name in sys.modules]
+    owners += [one for room in owners for one in vars(room).values() if getattr(one, "__module__", 0) == room.__name__]
     return {(owner, name): one for owner in owners for name, one in vars(owner).items() if callable(one)}
 
 
 def _put_back(before):
     """Put back the parts that a function has replaced or added, and name them."""
-    now = _parts_of_the_model() if before else {}
+    now = _parts_of_the_model({owner.__name__ for owner, _ in before if inspect.ismodule(owner)})
     changed = [key for key in now | before if before.get(key) is not now.get(key)]
     for owner, name in changed:
         setattr(owner, name, before[owner, name]) if (owner, name) in before else delattr(owner, name)

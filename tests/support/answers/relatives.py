@@ -58,8 +58,8 @@ WRONG["add_family"] |= {
         GroupedQueryAttention.attend(
             self, q, self.key_layernorm(k) if 1 < q.shape[2] < k.shape[2] else k, v, visible))),
     "eps_of_content": ("stand in model.config", _hunyuan(lambda model, content: content["rms_norm_eps"])),
-    "class_left_changed": ("GroupedQueryAttention.causal is another one", lambda: (
-        setattr(GroupedQueryAttention, "causal", len), add_family__in_attend())[1]),
+    "class_left_changed": ("the course's Edit.seen is another one", lambda: (
+        setattr(edits.Edit, "seen", len), add_family__in_attend())[1]),
     "no_tuple": ("needs its comma", lambda: Family(_behind, {})),
     "weights_named": ("These: left over: layers.0", _hunyuan(lambda model, content: None)),
     "called": ("the function that patches", lambda: Family((edits.biases(),), {})),
