@@ -122,6 +122,7 @@ WINDOWS = {"sliding_window": 6, "use_sliding_window": True, "layer_types": [SLID
 OTHER_SIZES = {  # so that a row with one size written down is refused
     "hidden_size": 64, "intermediate_size": 80, "num_key_value_heads": 1, "head_dim": 16, "sliding_window": 9,
 }  # fmt: skip
+SET_BY_TYPE = {"rms_norm_eps", "rope_parameters", "tie_word_embeddings"}  # what a class may set otherwise than LLaMA's
 RTOL_LOGITS = 1e-4  # of the largest number: so far may a right port be off
 
 
@@ -172,7 +173,8 @@ class _Model:
         names = [f"{theirs.base_model_prefix}.{layer}" for layer in self.layers]
         self.wanted = (*outputs_of(theirs, [*names, ""], [TWO_ROWS]).values(),)
         self.wanted += (self.wanted[-1][:, : sum(PIECES)],)
-        self.own_keys = self.unread = self.content.keys() - AutoConfig.for_model("llama").to_dict().keys()
+        own = self.content.keys() - AutoConfig.for_model("llama").to_dict().keys()
+        self.own_keys = self.unread = {name for name in own if "dropout" not in name}
         self.made = None, ()  # the config, and its numbers at once, of the whole config.json
 
     @_silent()
@@ -181,7 +183,7 @@ class _Model:
         from transformers import AutoConfig
 
         keys = []
-        for name in sorted(self.content.keys() - SIZES | {"rms_norm_eps"} & self.content.keys()):
+        for name in sorted(self.content.keys() - (SIZES - SET_BY_TYPE)):
             rest = {other: value for other, value in self.content.items() if other != name}
             whole, same = (AutoConfig.for_model(**content).to_dict() for content in (self.content, rest))
             keys += [name] * (whole == same)
@@ -199,7 +201,7 @@ class _Model:
                 misfits(make_relative(config), weights), "your row", "These:"
             )  # here an edit's error keeps its line
             model = model_from_weights(config, weights, source="the file")
-        self.unread = self.own_keys - row.settings.keys()
+        self.unread = self.own_keys - row.settings.keys() - row.keys.keys()
         numbers = outputs_of(model, [*self.layers, ""], [TWO_ROWS]).values()
         if left_out:
             return numbers
@@ -307,7 +309,7 @@ REFUSALS = [  # words of an error, what they mean for a row, and a row
      _row(_norms_behind(lambda n, *_: n.rotated_qkv(torch.zeros(1, 28, 32), 0, 0)))),
     (r"not enough values to unpack", "rotated_qkv returns three: q, k and v.",
      _row(_norms_behind(lambda n, turn, q, k, v: (n.q_norm(turn(q)), n.k_norm(turn(k)))))),
-    (r"no attribute '__name__'", "edits.patch takes the class itself: YourClass, not YourClass().",
+    (r"no attribute '__name__'", "The class comes first, and is not called: edits.patch(YourClass, block.attention).",
      _row(lambda model, content: edits.patch(edits.Edit(), model))),
     (r"__init__\(\) takes|required positional arguments?: 'model'",
      "The row takes the function that patches, (model, content): not the class, and not called.", _row(edits.Edit)),
@@ -328,7 +330,7 @@ REFUSALS = [  # words of an error, what they mean for a row, and a row
     (r"left over: \S*_proj\.bias", "The file may have biases on q, k, v and o: which edit of the course adds them?",
      lambda: Family((RIGHT,), HUNYUAN, HUNYUAN_NAMES)),
     (r"missing: |left over: ",
-     "Which weights has the file, and which your model? An edit adds, `weight_names` renames.",
+     "Which weights has the file, and which your model? An edit adds (an nn.Parameter), `weight_names` renames.",
      _row(RIGHT, edits.layer_norm)),
 ]  # fmt: skip
 
@@ -350,6 +352,10 @@ ADD_FAMILY = Exercise(
 )  # fmt: skip
 
 
+UNPACKED = "The file packs several matrices into one: `unpack_weights` cuts them, for example edits.split_merged."
+PACKED = {r"left over: .*(query_key_value|qkv|gate_up)": UNPACKED}
+
+
 def check_add_family(function, model_type="hunyuan_v1_dense", seconds=10.0, **settings):
     """Check the row that your `add_family()` returns, against transformers' own class of the family.
 
@@ -366,18 +372,21 @@ def check_add_family(function, model_type="hunyuan_v1_dense", seconds=10.0, **se
         return CheckResult("add_family", "failed", message)
     if model_type == "hunyuan_v1_dense" and not settings:
         return check_of(ADD_FAMILY)(function, seconds)
-    title = ", ".join(f"{name} {value}" for name, value in settings.items())
-    other_title = f"{title}, other sizes".removeprefix(", ")
+    title = "".join(f"{name} {value}, " for name, value in settings.items())
     try:
-        models = [_Model(model_type, title, settings), _Model(model_type, other_title, settings, OTHER_SIZES)]
+        models = [_Model(model_type, title.removesuffix(", "), settings)]
+        models.append(_Model(model_type, f"{title}other sizes", settings, OTHER_SIZES))
         keys = []
         if model_type not in FAMILIES:  # a row of the learner's own, for whatever config.json says, or leaves out
-            if models[0].content.get("attention_bias") is False:
-                with_biases = f"{title}, attention_bias True".removeprefix(", ")
-                models.append(_Model(model_type, with_biases, settings | {"attention_bias": True}))
+            said = models[0].content
+            if said.get("attention_bias") is False:
+                models.append(_Model(model_type, f"{title}attention_bias True", settings | {"attention_bias": True}))
+            if said.get("sliding_window") and said.get("layer_types"):
+                full = settings | {"sliding_window": None, "layer_types": [FULL] * len(said["layer_types"])}
+                with contextlib.suppress(Exception):  # not every type can be without
+                    models.append(_Model(model_type, f"{title}sliding_window None", full))
             small = {"initializer_range": 0.03} | settings  # so that eps is felt
-            usual_title = f"{title}, the family's own values".removeprefix(", ")
-            models.append(_Model(model_type, usual_title, small, bites=False))
+            models.append(_Model(model_type, f"{title}the family's own values", small, bites=False))
             keys = models[-1].keys_with_the_usual_value()
     except Exception as error:  # whatever transformers raises
         words = f"{type(error).__name__}: {' '.join(str(error).split()).partition('. ')[0][:120]}"
@@ -386,10 +395,12 @@ def check_add_family(function, model_type="hunyuan_v1_dense", seconds=10.0, **se
     parts = [name for model in models for name in model.parts] + [*map(WITHOUT.format, keys)]
     harness = Harness(_opening(lambda: models, keys), parts)
     other = replace(ADD_FAMILY, cases=[Case(model_type, ())], mistakes=[], harness=harness)
+    other = replace(other, hints=PACKED | other.hints)
     result = check_of(other)(function, seconds)
     if result.status == "failed" and not result.hint and models[0].unread:
         keys = ", ".join(sorted(models[0].unread))
-        hint = f"LLaMA's config.json lacks {keys}: which of them change the model? Which pairs turn, no file says."
+        hint = f"LLaMA's config.json lacks {keys}: which of them change the model? `settings` says what counts without "
+        hint += "a key, `keys` LLaMA's name for one, `fixed` a `rope_default`. Which pairs turn, no file says."
         result = replace(result, hint=hint)
     return result
 

@@ -188,7 +188,7 @@ def turning(speeds: list, gap: int | None) -> str:
     if len(moving) == 1:
         return f"{said} (is a pair two neighbours? Heads of 8 are too small to tell: add hidden_size=64)"
     pairs = f", and a pair is the coordinates i and i + {gap}" + f", not i and i + {p}" * (gap == 1)
-    return said + pairs
+    return said + pairs + " (edits.turned_first stores them as ours)" * (1 < gap < p)
 
 
 def norm_on_keys(short, at_0, anywhere, turn) -> str:
@@ -371,7 +371,10 @@ def called(act: nn.Module | None) -> str:
     y = act(POINTS)
     name = next((name for name, known in ACTIVATIONS.items() if off(y, known(POINTS)) < 1e-5), None)
     points = zip(POINTS.tolist(), y.tolist(), strict=True)
-    return f"the activation is {name or 'none that is known: ' + ', '.join(f'{a:.1f} → {b:.3g}' for a, b in points)}"
+    known = (
+        f"none that is known (see transformers/activations.py): {', '.join(f'{a:.1f} → {b:.3g}' for a, b in points)}"
+    )
+    return f"the activation is {name or known}"
 
 
 def feed_forward(box: Box, found: Findings):

@@ -214,21 +214,26 @@ def turned_and_split(weights, config):
 NEOX = {".dense.": ".o_proj.", ".dense_h_to_4h.": ".up_proj.",
         ".dense_4h_to_h.": ".down_proj."}  # fmt: skip
 LAYER_NORM = {"layer_norm_eps": "rms_norm_eps"}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 8192}  # fmt: skip
 ELSEWHERE = {  # the ten that learners are asked for, the course does not have; without its first edit, a row is wrong
     "helium": Family((edits.interleaved, edits.biases),
-                     {"attention_bias": False, "attention_out_bias": False, "rms_norm_eps": 1e-8}),
+                     {"attention_bias": False, "attention_out_bias": False, "rms_norm_eps": 1e-8,
+                      "rope_theta": 100_000.0}),
     "seed_oss": Family((edits.biases,), {"attention_bias": True, "attention_out_bias": False}),
     "glm": Family((edits.partial_rotation, edits.interleaved, edits.biases),
                   {"attention_bias": True, "partial_rotary_factor": 0.5, "rms_norm_eps": 1.5625e-07}, {},
                   edits.split_merged, fixed={"attention_out_bias": False}),
     "olmo": Family((no_gain, edits.biases), {"attention_bias": False}),
     "cohere": Family((more_edits.logit_scale, more_edits.parallel, edits.interleaved, edits.layer_norm,
-                      edits.biases), {"logit_scale": 0.0625, "attention_bias": False, "rms_norm_eps": 1e-5},
+                      edits.biases), {"logit_scale": 0.0625, "attention_bias": False, "rms_norm_eps": 1e-5,
+                                     "tie_word_embeddings": True, "rope_theta": 500_000.0},
                      keys=LAYER_NORM, fixed={"norm_bias": False}),
     "exaone4": Family(
         (edits.window, more_edits.still_if_full, edits.post_norm, edits.qk_norm),
         {"sliding_window": 4096, "layer_types": None, "rms_norm_eps": 1e-5},
         {".post_attention_layernorm.": ".attention_norm.", ".post_feedforward_layernorm.": ".ffn_norm."},
+        fixed={"turns_without_window": True},
     ),
     "persimmon": Family(
         (edits.partial_rotation, edits.ungated, edits.biases_everywhere, qk_layer_norm),
@@ -244,8 +249,9 @@ ELSEWHERE = {  # the ten that learners are asked for, the course does not have; 
         more_edits.split_granite,
     ),
     "apertus": Family((edits.qk_norm, xielu, edits.biases),
-                      {"hidden_act": "xielu", "attention_bias": False, "rms_norm_eps": 1e-5},
-                      {".act_fn.": ".", "attention_layernorm": "attention_norm", "feedforward_layernorm": "ffn_norm"}),
+                      {"hidden_act": "xielu", "attention_bias": False, "rms_norm_eps": 1e-5, "rope_theta": 12e6},
+                      {".act_fn.": ".", "attention_layernorm": "attention_norm", "feedforward_layernorm": "ffn_norm"},
+                      fixed={"rope_default": LLAMA3}),
     "gpt_neox": Family(
         (more_edits.parallel, edits.partial_rotation, edits.ungated, edits.biases_everywhere, edits.layer_norm),
         {"hidden_act": "gelu", "partial_rotary_factor": 0.25, "attention_bias": True, "rms_norm_eps": 1e-5},
@@ -264,10 +270,12 @@ def test_a_family_that_is_left_to_learners_opens_with_a_row(family):
     assert check_add_family(lambda: row, family, seconds=120)
     failed = check_add_family(lambda: replace(row, edits=row.edits[1:]), family, seconds=120)
     assert failed.status == "failed"
-    wrong = {"rms_norm_eps": 1e-3, "attention_bias": not row.settings.get("attention_bias")}
+    wrong = {"rms_norm_eps": 1e-3, "attention_bias": not row.settings.get("attention_bias"), "rope_theta": 1e4}
     for key in wrong.keys() & row.settings.keys() - ({"attention_bias"} if edits.biases not in row.edits else set()):
         failed = check_add_family(lambda: replace(row, settings=row.settings | {key: wrong[key]}), family, seconds=120)  # noqa: B023
         assert failed.status == "failed", key
+    if row.fixed.keys() & {"rope_default", "turns_without_window"}:
+        assert check_add_family(lambda: replace(row, fixed={}), family, seconds=120).status == "failed"
     theirs, folder = save(family, FIRST)
     with register_family(family, row):
         assert max_abs_diff(load_checkpoint(folder), theirs.cpu()) < TOLERANCE
