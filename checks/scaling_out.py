@@ -49,12 +49,12 @@ def _ffn(n=6, seed=0):
 
 check_split_feed_forward = check_of(Exercise(split_feed_forward, [
     Case("section 9.1's vector and weights, 2 ranks", (*WHOLE_NUMBERS, 2)),
-    Case("a single vector, not a batch", (draw(4, seed=50), *_ffn(seed=51), 3)),
+    Case("one long vector, 3 ranks of as many units as dim", (draw(4, seed=50, scale=9.0), *_ffn(12, seed=51), 3)),
     Case("batch 2, as many units as dim, one rank, float64",
          (*each(torch.float64, draw(2, 3, 4, seed=20), *_ffn(4, seed=21)), 1), BATCH),
     Case("not contiguous, one unit for each rank",
          (strided(draw(1, 2, 3, 4, seed=60), 1, 2), *map(strided, _ffn(seed=61)), 6), MEMORY),
-    Case("gradients", (draw(3, 4, seed=70), *_ffn(seed=71), 2), gradients=True),
+    Case("gradients, 3 ranks", (draw(3, 4, seed=70), *_ffn(seed=71), 3), gradients=True, also="half"),
 ], [  # known mistakes
     ("Does each rank return its own part, not the sum?", _split(STACKED, "torch.stack([sum(parts)] * n_ranks)")),
     ("Does each rank return its own part, not the sum?", _split(STACKED, "sum(parts)")),
@@ -110,7 +110,7 @@ BY_HAND = torch.tensor([[[1.0, 0.0]], [[5.0, 4.0]]]), torch.tensor([[0.0], [3.0]
 HIDDEN = "0 times nan or inf is nan: leave outputs out where the weight is 0. A rank may have -inf for one query only."
 VISIBLE = "A fault of a rank that sees keys must show: leave out only what has the weight 0."
 SMALL = "A weight of 1e-30 is small, not 0. Leave out only what has the weight 0, so that a fault shows."
-FAINT = torch.tensor([[0.0], [-69.078]])  # logarithms of 1 and 1e-30
+FAINT = torch.tensor([[0.0, -torch.inf], [-69.078, 0.0]])  # logarithms of 1 and 1e-30; of 0 and 1
 LARGE = "exp of 300 is inf in float32, and exp of -300 is 0. But a query's weights depend on differences alone."
 ONE_BEHIND = [[True, False, True], [True, True, False], [True, True, True]]  # a query of which a rank sees no key
 AXIS_FOR_H = "The weights are (R, T), the outputs (R, T, h): weights[..., None] gets an axis for h."
@@ -123,7 +123,7 @@ MERGE_ATTENTION = Exercise(merge_attention, [
            _blind(_dealt_out(3, 9, 3, seed=70), ONE_BEHIND, output), HIDDEN) for output in (torch.nan, torch.inf)],
     Case("a rank that sees keys has inf", (torch.tensor([[[1.0] * 2], [[torch.inf, -torch.inf]]]), torch.zeros(2, 1)),
          VISIBLE),
-    Case("a rank whose weight is 1e-30 has nan", (torch.tensor([[[1.0]], [[torch.nan]]]), FAINT), SMALL),
+    Case("nan where a weight is 1e-30, or 0", (torch.tensor([[[1.0], [math.nan]], [[math.nan], [2.0]]]), FAINT), SMALL),
     Case("not contiguous", tuple(map(strided, _dealt_out(3, 16, 2, seed=90))), MEMORY),
     Case("4 ranks, outputs in bfloat16, logsumexps in float32, near 300",
          tuple(map(torch.Tensor.to, _dealt_out(3, 16, 4, seed=100, shift=300.0), (torch.bfloat16, torch.float32))),

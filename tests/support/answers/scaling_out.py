@@ -38,15 +38,15 @@ def _left_out_everywhere(outputs, logsumexps):
 
 WRONG["merge_attention"] |= {
     "left_out_for_all_queries": ("-inf for one query only", _left_out_everywhere),
-    "inf_left_out": ("A fault of a rank that sees keys", lambda outputs, logsumexps:
-        merge_attention__einsum(outputs.masked_fill(outputs.isinf(), 0), logsumexps)),
+    "inf_left_out": ("A fault of a rank", lambda o, s: merge_attention__einsum(o.masked_fill(o.isinf(), 0), s)),
+    "nan_as_0": ("a fault shows", lambda o, s: merge_attention__einsum(o.nan_to_num() if s.isneginf().any() else o, s)),
     "three_ranks": ("4 ranks", lambda *given: merge_attention__einsum(*(one[:3] for one in given))),
 }  # fmt: skip
 WRONG["split_feed_forward"] |= {
     "float32": ("(torch.float64) converts", lambda *given: split_feed_forward__einsum(
         *(one.float() for one in given[:4]), given[4])),
-    "one_rank_without_axis": ("expected (1, 2, 3, 4)", lambda *given:
-        split_feed_forward__einsum(*given).squeeze(0)),
+    "one_rank_without_axis": ("expected (1, 2, 3, 4)", lambda *given: split_feed_forward__einsum(*given).squeeze(0)),
+    "long_vectors_cut": ("long", lambda x, *given: split_feed_forward__einsum(x.clamp(-4, 4), *given)),
     "view_of_weights": ("not contiguous", lambda x, *given: split_feed_forward__einsum(
         x, given[0].view(-1).view(given[0].shape), *given[1:])),
     "row_of_one_lost": ("expected (6, 1, 2, 3, 4)", lambda *given: split_feed_forward__einsum(*given).squeeze(1)),
