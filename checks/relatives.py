@@ -197,9 +197,8 @@ class _Model:
             if left_out and config == self.made[0]:
                 return self.made[1]
             weights = our_weights(self.weights, config)
-            raise_if(
-                misfits(make_relative(config), weights), "your row", "These:"
-            )  # here an edit's error keeps its line
+            faults = misfits(make_relative(config), weights)  # here an edit's error keeps its line
+            raise_if(faults, "your row", "These:")
             model = model_from_weights(config, weights, source="the file")
         self.unread = self.own_keys - row.settings.keys() - row.keys.keys()
         numbers = outputs_of(model, [*self.layers, ""], [TWO_ROWS]).values()
@@ -279,6 +278,9 @@ def _opening(models, left_out=()):
         with patch.dict(FAMILIES):  # a row that is registered meanwhile would open a folder elsewhere
             row = _row_in(function())
         found = [one for model in models() for one in model.opened(row)]
+        with contextlib.suppress(ValueError), patch.dict((first := models()[0]).content, hidden_act="gelu"):
+            if left_out is HUNYUAN and torch.equal(next(iter(first.opened(row))), found[0]):
+                raise Wrong("`settings` names hidden_act, which no edit reads.", "So GELU would be taken for SiLU.")
         return *found, *([*models()[-1].opened(row, key)][-1] for key in left_out)
 
     return run
