@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 GROUP = 32  # inputs of a row, which share a scale and an offset
 BLOCK = 64  # the number of rows is a multiple of it
-FEW = 16  # tokens; for more the weights are widened first
+FEW = 64  # tokens; for more the weights are widened first
 WIDENED = 2**19  # so many weights at once
 
 
@@ -32,20 +32,21 @@ class Int4Matrix:
         return self.codes.nbytes + self.scales.nbytes
 
     def product(self, x):
-        """The product with x (n, n_in): (n, n_out) in float32."""
-        x = F.pad(x.float(), (0, -self.n_in % GROUP))
+        """The product with x (n, n_in): (n, n_out), of few tokens in bfloat16."""
+        if len(self.scales) * GROUP > self.n_in:
+            x = F.pad(x, (0, -self.n_in % GROUP))
         needs_gradient = x.requires_grad and torch.is_grad_enabled()
         if (needs_gradient or len(x) > FEW) and (order := _order()):
-            parts = [torch.bmm(x.expand(len(strips), -1, -1), strips) for strips in self._strips(*order)]
+            parts = [torch.bmm(x.float().expand(len(strips), -1, -1), strips) for strips in self._strips(*order)]
             product = torch.cat(parts).transpose(0, 1).flatten(1)
         elif needs_gradient:
-            product = x @ self._packed_product(torch.eye(x.shape[1]))
+            product = x.float() @ self._packed_product(torch.eye(x.shape[1])).float()
         else:
             product = self._packed_product(x)
         return product[:, : self.n_out]
 
     def _packed_product(self, x):
-        return torch._weight_int4pack_mm_for_cpu(x.bfloat16(), self.codes, GROUP, self.scales).float()
+        return torch._weight_int4pack_mm_for_cpu(x.bfloat16(), self.codes, GROUP, self.scales)
 
     def _strips(self, rows, join):
         # The matrix in strips (n, n_in, rows), some at once, in float32.
@@ -61,7 +62,7 @@ class Int4Matrix:
 def _order():
     # How this processor's matrices are packed: so many rows beside each other, and whether a byte holds neighbours.
     matrix = Int4Matrix((torch.arange(BLOCK * GROUP) * 7 % 61).view(BLOCK, GROUP))
-    expected = matrix._packed_product(torch.eye(GROUP))
+    expected = matrix._packed_product(torch.eye(GROUP)).float()
     for rows, join in ((64, torch.cat), (32, torch.cat), (32, torch.stack)):
         if torch.allclose(torch.cat([*next(matrix._strips(rows, join))], dim=1), expected, rtol=0.01, atol=0.1):
             return rows, join

@@ -174,7 +174,7 @@ def pack(matrix):
 
 
 def product_with(packed, x):
-    """The product of a packed matrix (n_out, n_in) with x (n, n_in): (n, n_out) in float32."""
+    """The product of a packed matrix (n_out, n_in) with x (n, n_in): (n, n_out), in float32 if it is not int4."""
     if isinstance(packed, Int4Matrix):
         return packed.product(x)
     is_tensor, x = isinstance(packed, torch.Tensor), x.float()
