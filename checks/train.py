@@ -73,7 +73,7 @@ def _trained(function, model, *inputs):
     if any(one._backward_hooks for one in model.parameters()) or sum(snapshot(model)[0]):
         raise Wrong(*HOOK_LEFT)
     if [weight.requires_grad for weight in model.parameters()] != frozen:
-        raise Wrong("another set of weights, or of frozen ones, is left.", "Weights move in place; frozen ones do not.")
+        raise Wrong("other weights are tied or frozen afterwards.", "A frozen weight stays frozen, a tied one tied.")
     if not torch.equal(state, torch.get_rng_state()):
         raise Wrong("torch's random numbers go on from another state.", "Nothing is drawn here: no manual_seed either.")
     if not all(call.training for call in model.calls):

@@ -152,7 +152,7 @@ SAID = [
     (lambda: write([1, 2]), "'[1, 2]': pass … [ids]"),
     (lambda: write([[1], []]), "[1, 0] tokens: pass at least one"),
     (lambda: write([["the"]]), "'the' … encode text"),
-    (lambda: prepare_for_decoding(MODEL, "int4"), "'int4' … use None, 'float16', 'bfloat16' or 'int8'"),
+    (lambda: prepare_for_decoding(MODEL, "int2"), "'int2' … use None, 'float16', 'bfloat16', 'int8' or 'int4'"),
     (lambda: prepare_for_decoding(MODEL, layout="rowz"), "layout='rowz' … use one of ('rows', 'columns', "),
     (lambda: prepare_for_decoding(prepare_for_decoding(MODEL, layout="rows")), "prepared already: pass the one"),
     (lambda: parallel.require_divisible(TINY, 3), "n_heads=4 … 3 processes: start a number … that divides it"),
