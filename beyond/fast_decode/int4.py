@@ -11,7 +11,7 @@ from torch.nn import functional as F
 GROUP = 32  # inputs of a row, which share a scale and an offset
 BLOCK = 64  # the number of rows is a multiple of it
 FEW = 64  # tokens; for more the weights are widened first
-WIDENED = 2**19  # so many weights at once
+WIDENED = 2**19  # so many weights at once, here and in layouts.py
 
 
 class Int4Matrix:
@@ -35,11 +35,9 @@ class Int4Matrix:
         """The product with x (n, n_in): (n, n_out), of few tokens in bfloat16."""
         if len(self.scales) * GROUP > self.n_in:
             x = F.pad(x, (0, -self.n_in % GROUP))
-        needs_gradient = x.requires_grad and torch.is_grad_enabled()
-        if (needs_gradient or len(x) > FEW) and (order := _order()):
-            parts = [torch.bmm(x.float().expand(len(strips), -1, -1), strips) for strips in self._strips(*order)]
-            product = torch.cat(parts).transpose(0, 1).flatten(1)
-        elif needs_gradient:
+        if (needs_gradient(x) or len(x) > FEW) and (order := _order()):
+            product = torch.cat([of_strips(x.float(), strips) for strips in self._strips(*order)], dim=1)
+        elif needs_gradient(x):
             product = x.float() @ self._packed_product(torch.eye(x.shape[1])).float()
         else:
             product = self._packed_product(x)
@@ -56,6 +54,16 @@ class Int4Matrix:
         for part, scale in zip(codes.split(n), scales.split(n), strict=True):
             numbers = join((part & 15, part >> 4), -1).view(*part.shape[:3], rows)
             yield torch.addcmul(scale[..., 1], numbers - 8.0, scale[..., 0].float()).flatten(1, 2)
+
+
+def needs_gradient(x):
+    """Whether a gradient is to come back to x: packed products give none."""
+    return x.requires_grad and torch.is_grad_enabled()
+
+
+def of_strips(tokens, strips):
+    """The product of tokens (n, n_in) with strips (n_strips, n_in, width): (n, n_strips * width)."""
+    return torch.bmm(tokens.expand(len(strips), -1, -1), strips).transpose(0, 1).flatten(1)
 
 
 @cache

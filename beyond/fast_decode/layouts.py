@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from beyond.fast_decode.int4 import Int4Matrix
+from beyond.fast_decode.int4 import WIDENED, Int4Matrix, needs_gradient, of_strips
 from helpers.model import GroupedQueryAttention, RMSNorm, SwiGLU, apply_rope
 
 LAYOUTS = {  # how a matrix may be stored, by what its numbers are; what is not listed is stored as rows
@@ -18,7 +18,6 @@ LAYOUTS = {  # how a matrix may be stored, by what its numbers are; what is not 
     torch.int4: ("packed",),
 }
 WIDE = (torch.float32, torch.float64)
-WIDENED = 2**19  # so many numbers of a matrix are widened at once for many tokens
 
 
 def lay_out(model, linear):
@@ -91,7 +90,7 @@ class LaidOutLinear(nn.Module):
 
     def forward(self, x):
         tokens, few = x.reshape(-1, self.n_in), 4 if self.in_bags else 1
-        if len(tokens) <= few and not _needs_gradient(x):
+        if len(tokens) <= few and not needs_gradient(x):
             product = torch.stack([self.of_vector(token) for token in tokens])
         elif self.packed:
             product = product_with(self.weight, tokens).to(x.dtype)
@@ -106,7 +105,7 @@ class LaidOutLinear(nn.Module):
         if not self.width:
             return tokens @ self.weight if self.layout == "columns" else F.linear(tokens, self.weight)
         if len(tokens) <= 128:
-            return _of_strips(tokens, self.weight)[:, : self.n_out]
+            return of_strips(tokens, self.weight)[:, : self.n_out]
         whole = self.weight.transpose(0, 1).reshape(self.n_in, -1)  # takes less time than it saves
         return (tokens @ whole)[:, : self.n_out]
 
@@ -120,7 +119,7 @@ class LaidOutLinear(nn.Module):
         for part in matrix.split(max(1, WIDENED // (self.n_in * max(1, self.width)))):
             if narrow == torch.uint8:
                 part = from_bytes(part.flatten(0, 1)).view(len(part), self.n_in, -1)
-            products.append((_of_strips if self.width else F.linear)(tokens, part.to(wide)))
+            products.append((of_strips if self.width else F.linear)(tokens, part.to(wide)))
         product = torch.cat(products, dim=1)[:, : self.n_out]
         return product if self.scale is None else product * self.scale
 
@@ -147,15 +146,6 @@ class LaidOutLinear(nn.Module):
         return copied
 
 
-def _needs_gradient(x):
-    return x.requires_grad and torch.is_grad_enabled()
-
-
-def _of_strips(tokens, strips):
-    # (n, n_in) and (n_strips, n_in, width): (n, n_strips * width)
-    return torch.bmm(tokens.expand(len(strips), -1, -1), strips).transpose(0, 1).flatten(1)
-
-
 @cache
 def multiplies_bfloat16():
     """Whether this processor has products of bfloat16; without them PyTorch's take ten times as long as float32's."""
@@ -178,7 +168,7 @@ def product_with(packed, x):
     if isinstance(packed, Int4Matrix):
         return packed.product(x)
     is_tensor, x = isinstance(packed, torch.Tensor), x.float()
-    if _needs_gradient(x):  # a packed product gives x none
+    if needs_gradient(x):  # a packed product gives x none
         return F.linear(x, packed.to_dense() if is_tensor else packed.unpack()[0])
     if is_tensor:
         return torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
