@@ -117,12 +117,6 @@ def only_length(block, x, *rest):
     return _as_long(x, TransformerBlock.forward(block, x, *rest))
 
 
-def one_length(block, x, *rest):
-    """The direction that a block gives to each vector; for all vectors one length, the mean of what it gives them."""
-    y = TransformerBlock.forward(block, x, *rest)
-    return F.normalize(y, dim=-1) * y.norm(dim=-1).mean()
-
-
 def random_turn(block, x, *rest):
     """Each vector turned by the block's angle and made as long as the block makes it, but off to a random side."""
     y, noise = TransformerBlock.forward(block, x, *rest), torch.randn(x.shape, generator=set_seed(1)).to(x.device)
@@ -137,7 +131,6 @@ def _as_long(vectors, others):
 
 HALVES = {
     "only its turn": only_turn,
-    "its turn, one length for all": one_length,
     "only its length": only_length,
     "a random turn": random_turn,
 }
