@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from beyond.families import Family, edits, load_checkpoint, register_family
 from beyond.families.bugs import BUGS
 from beyond.families.checkpoint import model_from_weights
-from beyond.families.configs import SIZES, config_from_hugging_face, make_relative, our_weights
+from beyond.families.configs import NEUTRAL, SIZES, config_from_hugging_face, make_relative, our_weights
 from beyond.families.reference import TOKENS, part_names, save_random
 from beyond.families.registry import FAMILIES
 from checks.base import BATCH, MEMORY, TYPE_HINTS, Case, Exercise, Harness, Wrong, draw, mutate, require_margin, strided
@@ -150,7 +150,7 @@ class _Model:
     def __init__(self, model_type, title, settings, sizes=None, bites=True):
         from transformers import AutoConfig
 
-        usual = AutoConfig.for_model(model_type)
+        self.settings, usual = settings, AutoConfig.for_model(model_type)
         biting = {name: value for name, value in (WINDOWS | (sizes or {})).items() if hasattr(usual, name)}
         ones = {name for name, value in usual.to_dict().items() if value == 1 and type(value) is float}
         scales = [name for name in ones if re.search("multiplier|scal", name)]
@@ -278,12 +278,29 @@ def _opening(models, left_out=()):
         with patch.dict(FAMILIES):  # a row that is registered meanwhile would open a folder elsewhere
             row = _row_in(function())
         found = [one for model in models() for one in model.opened(row)]
-        with contextlib.suppress(ValueError), patch.dict((first := models()[0]).content, hidden_act="gelu"):
-            if left_out is HUNYUAN and torch.equal(next(iter(first.opened(row))), found[0]):
-                raise Wrong("`settings` names hidden_act, which no edit reads.", "So GELU would be taken for SiLU.")
+        for name in sorted(row.settings.keys() & OTHERWISE.keys()):
+            if len({model.content.get(name) for model in models()}) == 1:  # no model tries it
+                _require_followed(row, models()[0], name)
         return *found, *([*models()[-1].opened(row, key)][-1] for key in left_out)
 
     return run
+
+
+OTHERWISE = {"hidden_act": "gelu"} | {name: not usual for name, usual in NEUTRAL.items() if type(usual) is bool}
+
+
+def _require_followed(row, model, name):
+    """Wrong if a model with another value of a setting that the row names opens, with other logits than its own."""
+    value = OTHERWISE[name] if model.content.get(name) != OTHERWISE[name] else NEUTRAL[name]
+    off = False
+    with contextlib.suppress(Exception):  # transformers or our LLaMA refuses the value
+        other = _Model(model.content["model_type"], "", model.settings | {name: value})
+        found = zip(other.opened(row), other.wanted, strict=True)
+        off = any(diverges(ours, theirs, RTOL_LOGITS).any() for ours, theirs in found)
+    if off:
+        said = f"`settings` names {name}, but with {name} {value!r} the logits are not transformers'."
+        hint = f"No edit reads {name}, so such a folder would be opened as if it said {NEUTRAL[name]!r}. Leave it out."
+        raise Wrong(said, hint)
 
 
 def _row(*made, weight_names=HUNYUAN_NAMES, settings=HUNYUAN):

@@ -68,7 +68,7 @@ WRONG["add_family"] |= {
     "window_0": ("window=0 must be at least 1", _hunyuan(
         _behind, edits.biases, lambda model, content: setattr(model, "windows", [6, 0, 6]))),
     "another_eps": ("leaves rms_norm_eps out", _hunyuan(_behind, edits.biases, rms_norm_eps=1e-6)),
-    "key_that_no_edit_reads": ("So GELU would be", _hunyuan(_behind, edits.biases, hidden_act="silu")),
+    "key_that_no_edit_reads": ("No edit reads hidden_act", _hunyuan(_behind, edits.biases, hidden_act="silu")),
     "biases": ("with its default", _hunyuan(_behind, edits.biases, attention_bias=True)),
     "nan_without_a_key": ("leaves attention_bias out", _hunyuan(
         _behind, edits.biases, lambda model, content: content["attention_bias"] is None
