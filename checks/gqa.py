@@ -208,24 +208,24 @@ _layer = partial(mutate, gqa_layer)
 def _layer_inputs(batch, t, dim, n_heads, n_kv_heads, h, seed=0, first=0):
     sizes = ((n_heads * h, dim), (n_kv_heads * h, dim), (n_kv_heads * h, dim), (dim, n_heads * h))
     weights = [draw(*size, seed=seed + i, scale=1.5 * size[1] ** -0.5) for i, size in enumerate(sizes)]
-    angles = torch.arange(first, first + t)[:, None] / 3.0 ** torch.arange(h // 2)
+    angles = torch.arange(first, first + t)[:, None] / (3.0 + first) ** torch.arange(h // 2)
     return draw(batch, t, dim, seed=seed + 9), *weights, h, angles.cos(), angles.sin()
 
 
 SPLIT = "Split: is the last dimension cut into heads first, and are the heads then moved to the front?"
 CAUSAL = "causal_visible(x.shape[1], x.shape[1])"
-LAYER = _layer_inputs(2, 40, 12, 12, 4, 6, 10)
+LAYER, FEW = _layer_inputs(2, 40, 12, 12, 4, 6, 10), _layer_inputs(3, 5, 12, 4, 1, 4, 14, 2)
 MERGE = "Merge: are the heads moved behind the tokens first? Else a row holds other tokens' results, later ones too."
 ROPE, ONE = "Does RoPE turn queries and keys, and not values?", "Are the axis of tokens and the dtype kept?"
 check_gqa_layer = check_of(Exercise(gqa_layer, [
     Case("2 tokens, 2 heads each, h 2, D 4", _layer_inputs(1, 2, 4, 2, 2, 2, 80)),
     Case("B 2, T 40, D 12, 12 query heads, 4 key/value heads, h 6, bfloat16, w_v about 1e5",
-         each(torch.bfloat16, *LAYER[:3], 1e5 * LAYER[3], *LAYER[4:])),
-    Case("x not contiguous, scores of thousands in the third text",
-         (strided(torch.cat((draw(2, 5, 12), 30 * draw(1, 5, 12)))), *_layer_inputs(1, 5, 12, 4, 1, 4, 10, 2)[1:]),
-         f"Is a later token hidden, however large its score is? {MEMORY}"),
+         (*each(torch.bfloat16, *LAYER[:3], 1e5 * LAYER[3], LAYER[4]), *LAYER[5:])),
+    Case("x and weights not contiguous, a token of zeros, scores of thousands",
+         (strided(FEW[0] * torch.tensor([1.0, 0, 30, 30, 30])[:, None]), *map(strided, FEW[1:5]), *FEW[5:]),
+         f"Is a later token hidden, however large its score is, and no other, also where the score is 0? {MEMORY}"),
     Case("one token at position 5, B 2, float64", each(torch.float64, *_layer_inputs(2, 1, 8, 4, 2, 2, 60, 5)), ONE),
-    Case("gradients", _layer_inputs(2, 3, 4, 4, 2, 2, 70), gradients=5, also="half"),
+    Case("gradients", _layer_inputs(2, 5, 4, 4, 2, 4, 70), gradients=5, also="half"),  # angles shaped as before
 ], [  # known mistakes
     (MERGE, _layer(".transpose(1, 2).flatten(-2)", ".reshape(*x.shape[:2], -1)")),
     (SPLIT + " Yours takes a head's numbers from several tokens.",

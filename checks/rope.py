@@ -68,9 +68,9 @@ HEADS = "Here are several heads, and each is reordered on its own."
 check_rope_permutation = check_of(Exercise(rope_permutation, [
     Case("rows 0 to 11, two heads of 6", (torch.arange(12.0)[:, None], 6)),
     Case("65 heads of 6, weight (390, 5), float64", (draw(390, 5, seed=1).double() / 3, 6), HEADS, also="meta"),
-    Case("float16, heads of 2", (draw(8, 3, seed=5).half(), 2)),
-    Case("4 heads of 16, D 64, not contiguous, bfloat16", (strided(draw(64, 64, seed=6, scale=1e5).bfloat16()), 16),
-         "Here heads have 16 rows. Is the order made from head_dim, and do the strides of the weight not matter?"),
+    Case("float16, as many rows, heads of 2", (draw(12, 3, seed=5).half(), 2)),
+    Case("one head of 16, D 16, not contiguous, bfloat16", (strided(draw(16, 16, seed=6, scale=1e5).bfloat16()), 16),
+         "Here is one head, of 16 rows. Is the order made from head_dim, and do the strides of the weight not matter?"),
 ], [  # known mistakes
     ("Is each head reordered? Yours is only the first head.", lambda w, h: torch.cat((w[_order(h)], w[h:]))),
     ("Is this the way back, from halves to neighbours?", lambda w, h: _by_head(w, h, _order(h).argsort())),

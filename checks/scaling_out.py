@@ -88,15 +88,15 @@ def _weighted(outputs, weights):
     return (weights * outputs.double().masked_fill(weights == 0, 0.0)).sum(0).to(outputs.dtype)
 
 
-def _dealt_out(n_queries, n_keys, n_ranks, head_dim=4, seed=0, shift=0.0):
-    """A real attention over keys that are dealt out: each rank's output and logsumexp."""
+def _dealt_out(n_queries, n_keys, n_ranks, head_dim=4, seed=0, shift=0.0, dtype=torch.float32):
+    """A real attention over keys that are dealt out: each rank's output, in this dtype, and logsumexp."""
     q, k, v = (draw(n, head_dim, seed=seed + i) for i, n in enumerate((n_queries, n_keys, n_keys)))
     outputs, logsumexps = [], []
     for keys, values in zip(k.chunk(n_ranks), v.chunk(n_ranks), strict=True):
         scores = q @ keys.T / head_dim**0.5
         outputs.append(scores.softmax(-1) @ values)
         logsumexps.append(scores.logsumexp(-1) + shift)
-    return torch.stack(outputs), torch.stack(logsumexps)
+    return torch.stack(outputs).to(dtype), torch.stack(logsumexps)
 
 
 def _blind(case, seen_by, output):
@@ -112,22 +112,22 @@ VISIBLE = "A fault of a rank that sees keys must show: leave out only what has t
 SMALL = "A weight of 1e-30 is small, not 0. Leave out only what has the weight 0, so that a fault shows."
 FAINT = torch.tensor([[0.0, -torch.inf], [-69.078, 0.0]])  # logarithms of 1 and 1e-30; of 0 and 1
 LARGE = "exp of 300 is inf in float32, and exp of -300 is 0. But a query's weights depend on differences alone."
-ONE_BEHIND = [[True, False, True], [True, True, False], [True, True, True]]  # a query of which a rank sees no key
+BEHIND = [[True, False, False], [True, True, False], [True, True, True]]  # one rank sees no key of a query, or two do
 AXIS_FOR_H = "The weights are (R, T), the outputs (R, T, h): weights[..., None] gets an axis for h."
 LN2 = math.log(2)
 MERGE_ATTENTION = Exercise(merge_attention, [
     Case("by hand, one query, 2 ranks with denominators 1 and 4", BY_HAND),
-    Case("as many ranks as queries and numbers in a head", _dealt_out(3, 9, 3, head_dim=3, seed=20)),
+    Case("as many ranks as queries and numbers in a head", _dealt_out(3, 9, 3, 3, 20, dtype=torch.float64)),
     Case("logsumexps near 300 and -300", _dealt_out(2, 8, 2, seed=50, shift=torch.tensor([300.0, -300.0])), LARGE),
     *[Case(f"a rank sees no key (-inf), its output is {output}",
-           _blind(_dealt_out(3, 9, 3, seed=70), ONE_BEHIND, output), HIDDEN) for output in (torch.nan, torch.inf)],
+           _blind(_dealt_out(3, 9, 3, seed=70), BEHIND, output), HIDDEN) for output in (torch.nan, torch.inf)],
     Case("a rank that sees keys has inf", (torch.tensor([[[1.0] * 2], [[torch.inf, -torch.inf]]]), torch.zeros(2, 1)),
          VISIBLE),
     Case("nan where a weight is 1e-30, or 0", (torch.tensor([[[1.0], [math.nan]], [[math.nan], [2.0]]]), FAINT), SMALL),
-    Case("not contiguous", tuple(map(strided, _dealt_out(3, 16, 2, seed=90))), MEMORY),
-    Case("4 ranks, outputs in bfloat16, logsumexps in float32, near 300",
-         tuple(map(torch.Tensor.to, _dealt_out(3, 16, 4, seed=100, shift=300.0), (torch.bfloat16, torch.float32))),
-         "Do the logsumexps stay in float32? Near 300 bfloat16 knows only every second whole number."),
+    *[Case(f"{n} ranks, not contiguous, outputs in {half}, logsumexps in float32, near 300",
+           tuple(map(strided, _dealt_out(3, 16, n, seed=90, shift=300.0, dtype=half))),
+           f"Do the logsumexps stay in float32? Near 300 {half} {knows} {MEMORY}") for n, half, knows in (
+        (2, torch.float16, "knows quarters alone."), (4, torch.bfloat16, "knows every second whole number alone."))],
 ], [  # known mistakes
     ("A rank with the larger denominator counts for more. Yours is the mean.", lambda o, s: o.nan_to_num().mean(0)),
     ("Do the weights of a query add up to 1? Are they divided by their sum?", lambda o, s: _weighted(o, s.exp())),

@@ -189,7 +189,13 @@ WRONG["gqa_layer"] |= {
         one.half() if getattr(one, "dtype", 0) == torch.bfloat16 else one for one in given)).to(given[0].dtype)),
     "no_gradient_in_half": ("no gradient reaches", lambda x, *rest: (
         gqa_layer__sdpa(x, *rest) if x.element_size() > 2 else gqa_layer__sdpa(x, *rest).detach())),
-    "widened": ("torch.float32, expected torch.bfloat16", lambda x, *rest: gqa_layer__sdpa(x, *rest).float()),
+    "dtype_of_cos": ("torch.float32, expected torch.bfloat16", lambda *given: gqa_layer__sdpa(*given).to(given[6])),
+    "score_0_is_hidden": ("where the score is 0", mutate(gqa_layer__sdpa, "is_causal=True", "torch.where(\n        "
+        "(s := (q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).mT).tril()) == 0, -torch.inf, 0 * s)")),
+    "angles_kept_by_shape": ("gradients", lambda *given, kept={}: gqa_layer__sdpa(
+        *given[:6], *kept.setdefault((given[6].shape, given[6].dtype), given[6:]))),
+    "view_of_a_weight": (".reshape works", lambda *given: gqa_layer__sdpa(
+        *given[:2], given[2].view(-1).view(given[2].shape), *given[3:])),
     "float64_becomes_float32": ("expected torch.float64", lambda x, *rest: gqa_layer__sdpa(x, *rest).to(
         x.dtype if x.element_size() < 8 else torch.float32)),
     "two_heads_a_group": ("12 query heads", mutate(

@@ -92,13 +92,17 @@ WRONG["apply_rope_interleaved"]["view"] = ("contiguous", lambda x, c, s: apply_r
 WRONG["rope_permutation"] |= {
     "64_heads": ("each is reordered on its own", lambda w, h: torch.cat(
         (right_answer_to("rope_permutation")(w[: 64 * h], h), w[64 * h :]))),
-    "first_8_rows": ("Here heads have 16 rows", lambda w, h: w.unflatten(0, (-1, h))[
+    "first_8_rows": ("one head, of 16 rows", lambda w, h: w.unflatten(0, (-1, h))[
         :, sorted(range(h), key=lambda row: row % 2 if row < 8 else 2)].flatten(0, 1)),
     "float32_at_once": ("rows 0 to 11", lambda w, h: right_answer_to("rope_permutation")(
         w, len(w) if w.dtype == torch.float32 else h)),
+    "order_kept_by_rows": ("as many rows", lambda w, h, kept={}: w[kept.setdefault(
+        len(w), right_answer_to("rope_permutation")(torch.arange(len(w))[:, None], h)[:, 0])]),
+    "one_head_squeezed": ("one head", lambda w, h: w.unflatten(0, (-1, h)).squeeze(0)[
+        :, sorted(range(h), key=lambda row: row % 2)].reshape(w.shape)),
     "rows_of_two_in_reverse": ("heads of 2", lambda w, h: (
         right_answer_to("rope_permutation")(w, h) if h > 2 else w.flip(0))),
-    "float16_through_bfloat16": ("float16, heads of 2", lambda w, h: right_answer_to("rope_permutation")(
+    "float16_through_bfloat16": ("float16, as many rows", lambda w, h: right_answer_to("rope_permutation")(
         w.bfloat16() if w.dtype == torch.float16 else w, h).to(w.dtype)),
     "float64_through_float32": ("float64", lambda w, h: right_answer_to("rope_permutation")(w.float(), h).to(w.dtype)),
     "bfloat16_through_float16": ("bfloat16", lambda w, h: right_answer_to("rope_permutation")(
