@@ -1,4 +1,4 @@
-"""Models that are trained with a bug: the stored numbers of notebooks 04, section 4.3, and 05, section 5.6.
+"""Models that are trained with a bug: the stored numbers of notebook 05, section 5.6.
 
 Two blocks of tiny-llama's width learn its text for 700 steps: rightly, with the merge of the heads without its
 transpose, and with blocks that add to the normalised stream. The same seed means the same first weights and windows.
