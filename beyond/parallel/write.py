@@ -5,7 +5,6 @@ Run: python -m torch.distributed.run --nproc-per-node 2 -m beyond.parallel.write
 
 import argparse
 import runpy
-import time
 
 from beyond.parallel.load import read_part
 from beyond.parallel.start import start_ranks
@@ -14,18 +13,17 @@ from helpers.generate import generate
 from helpers.text import TINY_LLAMA, encode, load_tokenizer
 
 
-def write(file, temperature, seeds, stop, seconds):
-    """Print what this rank holds and writes; with a stop token it then stays up, as a server does for the next text."""
-    mesh, tokenizer = start_ranks(seconds), load_tokenizer()
+def write(file, temperature, seeds):
+    """Print what this rank holds and writes."""
+    mesh, tokenizer = start_ranks(), load_tokenizer()
     rank, (config, weights) = mesh.get_local_rank(), read_checkpoint(TINY_LLAMA)  # the weights' names, no number yet
     model = blank_model(config, weights, "tiny-llama")
     runpy.run_path(file)["split"](model, rank, mesh.size())
     read_part(model, weights, rank, mesh.device_type)
     n_held = sum(part.numel() for part in model.parameters())
     prompt = encode(tokenizer, "The value of a name is")[None].to(mesh.device_type)
-    tokens = generate(model, prompt, 25, temperature, stop=stop, seed=seeds[rank] if seeds else None)
+    tokens = generate(model, prompt, 25, temperature, seed=seeds[rank] if seeds else None)
     print(f"rank {rank}, {n_held:,} numbers: {tokenizer.decode(tokens[0].tolist())!r}\n", end="")
-    time.sleep(seconds + 10 if stop else 0)
 
 
 if __name__ == "__main__":
@@ -33,6 +31,4 @@ if __name__ == "__main__":
     parser.add_argument("file", help="a Python file with a function split(model, rank, n)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0, the default: the likeliest token")
     parser.add_argument("--seeds", type=int, nargs="*", help="one for each rank; without, each draws for itself")
-    parser.add_argument("--stop", type=int, help="a token after which a rank writes no more")
-    parser.add_argument("--seconds", type=int, default=60, help="after which a rank waits no longer")
     write(**vars(parser.parse_args()))
