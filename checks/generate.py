@@ -98,7 +98,7 @@ def _counted(function, logits, temperature, top_k, top_p, seed):
     def tokens(n, generator, most=None):
         copies, states = logits.repeat(n, 1)[:most], (torch.get_rng_state(), random.getstate())
         given = copies.clone() if n == 40 else strided(copies)
-        answer = function(given, *settings, generator)
+        answer = function(given, *(settings if n > 1 or temperature else (0.0, None, None)), generator)
         require_form(answer, torch.zeros(len(given), dtype=torch.int64), SAMPLE, COLUMN)
         if not torch.equal(given, copies):
             raise Wrong("the input logits was changed in place.", "logits /= 2 changes it; z = logits / 2 does not.")

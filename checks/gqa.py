@@ -102,7 +102,6 @@ check_causal_visible = check_of(Exercise(causal_visible, [
 OVERFLOW = "Has each row its own largest score, subtracted before exp? Otherwise exp overflows, or all of a row is 0."
 ODD = torch.tensor([[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1], [1, 1, 0, 1]], dtype=torch.bool)
 THREE = torch.stack((ODD[:3], ODD[1:].flip(-1), ODD[1:]))[:, None]  # (3, 1, 3, 4): another mask for each text
-TWO = THREE[:2]
 FOR_ONE = draw(2, 1, 1, 300, seed=7) > torch.tensor([0.3, -0.3]).view(2, 1, 1, 1)  # for one query, 300 keys
 FAR = tuple(F.pad(y, (0, 3))[None, None] for y in (torch.tensor([[20.0]]), torch.tensor([[-50.5], [-50.6], [50.5]])))
 
@@ -155,8 +154,9 @@ FOUR = "Does a mask of four dimensions work, too? Its queries are dimension -2, 
 NEIGHBOURS = "Which query heads share? Neighbours: 0 0 1 1. Yours is 0 1 0 1."
 ROWS = Exercise(rows, [
     Case("2 query heads, 1 key/value head, 2 tokens, h 2", _heads_inputs(1, 2, 1, 2, 2, 2)),
-    Case("21 query heads, 7 key/value heads, 4 tokens, a mask that is not causal, float64",
-         each(torch.float64, *_heads_inputs(2, 21, 7, 4, 4, 4, 10)[:3], ODD)),
+    Case("21 query heads, 7 key/value heads, 4 tokens, a mask that is not causal, scores of 0, float64", each(
+        torch.float64, *(y * torch.tensor([[1], [1], [0], [1]]) for y in _heads_inputs(2, 21, 7, 4, 4, 4, 9)[:3]), ODD),
+        "Does the mask alone say what is hidden? It is not causal here, and a score of 0 is as good as any."),
     Case("visible (B, 1, T, S), another for each text",
          (*_heads_inputs(3, 4, 2, 21, 28, 4, 70)[:3], THREE.repeat(1, 1, 7, 7)), FOUR),
     Case("large scores", _heads_inputs(1, 4, 2, 3, 4, 8, 80, scale=12.0), OVERFLOW),
@@ -165,14 +165,14 @@ ROWS = Exercise(rows, [
          "Is a key hidden however large its score is? Put -inf before the softmax."),
     Case("bfloat16, not contiguous", each(torch.bfloat16, *SWAPPED, ODD[:3])),
     Case("as many key/value heads as query heads, visible (B, 1, T, S), float16",
-         each(torch.float16, *_heads_inputs(2, 4, 4, 3, 4, 4, scale=1.0)[:3], TWO), FOUR),
+         each(torch.float16, *_heads_inputs(2, 4, 4, 3, 4, 4, scale=1.0)[:3], THREE[:2]), FOUR),
     Case("one query, 300 keys, 8 query heads, 2 key/value heads",
          (*_heads_inputs(3, 8, 2, 1, 300, 8, 110)[:3], FOR_ONE[0, 0])),
     Case("bfloat16, one query, 80 keys, 1 key/value head, visible (B, 1, T, S)",
          each(torch.bfloat16, *_heads_inputs(2, 4, 1, 1, 80, 8, 130, 1.0)[:3], FOR_ONE[..., :80]), FOUR),
     Case("gradients", _heads_inputs(2, 4, 2, 2, 3, 4, 120), gradients=3),
     Case("gradients, one query, visible (B, 1, T, S)",
-         (*_heads_inputs(2, 4, 2, 1, 4, 4, 140)[:3], TWO[:, :, :1]), FOUR, gradients=3, also="half, meta"),
+         (*_heads_inputs(2, 4, 2, 1, 4, 4, 140)[:3], THREE[:2, :, :1]), FOUR, gradients=3, also="half, meta"),
 ], [  # known mistakes
     *[(STARTS, _rows(REPEATED, f"torch.ones(R * T, k.shape[2]).tril({first}).bool()"))
       for first in ("0", "k.shape[2] - T")],

@@ -67,8 +67,8 @@ def _sink_inputs(batch, n_heads, n_query, n_key, head_dim, seed=0, scale=1.0, dt
 def _sink_cases():
     scores, causal, sinks, v = _sink_inputs(2, 3, 3, 4, 6, 40)
     *large, _, large_v = _sink_inputs(1, 2, 4, 4, 3, 60, scale=300.0)
-    odd = torch.tensor([[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1]]) > 0
-    empty = torch.tensor([[0, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 1]]) > 0
+    odd, empty = torch.tensor([[[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1]], [[0] * 4, [1, 1, 0, 0], [0, 1, 1, 1]]]) > 0
+    first, square, *rest = _sink_inputs(1, 4, 4, 4, 4, 30)
     by_hand = torch.zeros(1, 1, 1, 2), torch.ones(1, 2) > 0, torch.tensor([2.0]).log()
     values = torch.tensor([[[[4.0, 8.0, 0.0, 4.0], [8.0, 4.0, 4.0, 0.0]]]])
     # One share is nearly 1: of others float32 has three digits, if logsumexp is taken from such scores. That is right.
@@ -76,7 +76,7 @@ def _sink_cases():
     below = scores[:1] - torch.tensor([300.0, 0.0, 0.0])[:, None, None], causal, torch.tensor([0.0, 1.0, 2.0])
     return [
         Case("two keys with score 0, a sink of ln 2, h 4", (*by_hand, values)),
-        Case("as many heads as queries and keys", _sink_inputs(1, 4, 4, 4, 4, 30), "Is the sink one number per head?"),
+        Case("as many heads as queries, keys", (first, square.mT, *rest), "Is it one sink a head, and the mask given?"),
         Case("batch of 3, float64", _sink_inputs(3, 2, 4, 4, 3, 20, dtype=torch.float64), BATCH),
         Case("a mask that is not causal", (scores, odd, sinks, v), "Do you use the mask given?"),
         Case("a query that sees no key", (scores, empty, sinks, v), "Without a key, the sink takes all: 0, not nan."),
@@ -90,7 +90,7 @@ def _sink_cases():
              (scores + 300.0, causal, sinks + 300.0, v.bfloat16()), HALF),
         Case("scores near -60000, v in float16", (8 * scores - 6e4, causal, sinks - 6e4, v.half()), HALF),
         Case("scores, visible and v not contiguous", (strided(scores), strided(causal), sinks, strided(v)), MEMORY),
-        Case("gradients", (scores, empty, sinks, v), gradients=True),
+        Case("gradients", (scores, empty, sinks, v), gradients=True, also="half"),
         Case("gradients, the scores of a head 300 below its sink", (*below, v[:1]),
              "Does exp of the sink overflow where all scores are far below? Then gradients are nan.", gradients=True),
     ]  # fmt: skip

@@ -28,7 +28,7 @@ check_rms_norm = check_of(Exercise(rms_norm, [
     Case("one row, eps 7", (torch.tensor([[-1.0, 1.0, -3.0, 5.0]]), torch.tensor([0.5, 1.0, 1.0, 2.0]), 7)),
     Case("three rows, eps 0.1", (draw(3, 6, scale=0.7), torch.arange(-1.0, 5), 0.1), BATCH),
     Case("x of shape (2, 1, 2, 3, 5)", (draw(2, 1, 2, 3, 5, scale=2.0), gain(5), 0.1), LEADING),
-    Case("x of shape (7,)", (draw(7), gain(7), 0.1), "Here x has one axis only. Count from the end: dim=-1."),
+    Case("x of shape (7,), eps 0", (draw(7, scale=1e-3), gain(7), 0), "Count from the end: dim=-1. Is eps 0 taken?"),
     Case("x about 1e-3, eps 1e-5", (draw(2, 6, seed=1, scale=1e-3), gain(6).flip(0), 1e-5), EPS_DECIDES),
     Case("a row of zeros", (draw(2, 6) * torch.arange(2.0)[:, None], gain(6), 1e-6),
          "Here only eps keeps you from dividing by 0."),

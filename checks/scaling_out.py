@@ -52,9 +52,9 @@ check_split_feed_forward = check_of(Exercise(split_feed_forward, [
     Case("one long vector, 3 ranks of as many units as dim", (draw(4, seed=50, scale=9.0), *_ffn(12, seed=51), 3)),
     Case("batch 2, as many units as dim, one rank, float64",
          (*each(torch.float64, draw(2, 3, 4, seed=20), *_ffn(4, seed=21)), 1), BATCH),
-    Case("not contiguous, one unit for each rank",
-         (strided(draw(1, 2, 3, 4, seed=60), 1, 2), *map(strided, _ffn(seed=61)), 6), MEMORY),
-    Case("gradients, 3 ranks", (draw(3, 4, seed=70), *_ffn(seed=71), 3), gradients=True, also="half"),
+    Case("not contiguous, one unit for each rank, bfloat16",
+         each(torch.bfloat16, strided(draw(1, 2, 3, 4, seed=60), 1, 2), *map(strided, _ffn(seed=61)), 6), MEMORY),
+    Case("gradients, 2 ranks, F 4, D 4", (draw(3, 4, seed=70), *_ffn(4, seed=71), 2), gradients=True, also="half"),
 ], [  # known mistakes
     ("Does each rank return its own part, not the sum?", _split(STACKED, "torch.stack([sum(parts)] * n_ranks)")),
     ("Does each rank return its own part, not the sum?", _split(STACKED, "sum(parts)")),

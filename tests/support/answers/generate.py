@@ -174,6 +174,8 @@ WRONG["sample"] |= {
     "view": ("not contiguous", lambda z, *s: sample__largest_after_noise(z.view(-1).view(z.shape), *s)),
     "first_number_twice": ("equal rows got the same token in 100%", _drawn(lambda q, g: (
         q.cumsum(-1) < torch.rand(len(q), 1, generator=g)[[0, *range(len(q) - 1)]]).sum(-1))),
+    "top_k_at_temperature_0": ("Something here is None", lambda z, t, k, p, g: (
+        sample__largest_after_noise(z, t, k, p, g) if t else z.topk(k).indices[:, 0])),
     "top_p_by_default": ("None keeps all", lambda z, t, k, p, g: sample__largest_after_noise(z, t, k, p or 0.95, g)),
     "top_k_by_default": ("300 tokens", lambda z, t, k, p, g: sample__largest_after_noise(z, t, k or 50, p, g)),
     "not_top_1": ("top-k 1", lambda z, t, k, p, g: sample__largest_after_noise(z, t, None if k == 1 else k, p, g)),

@@ -121,6 +121,8 @@ def _causal(mask):
 
 
 WRONG["rows"] |= {
+    "score_0_is_hidden": ("the mask alone", mutate(
+        rows__einsum, "scores, -1e9)", "scores, 0.0)\n    weights = weights.masked_fill(weights == 0, -torch.inf)")),
     "one_query_of_four_axes_sees_all": ("one query, 80 keys", _where(
         lambda k, mask: mask.ndim == 4 and mask.shape[2] == 1, _seeing(lambda mask: mask | True))),
     "first_texts_mask_for_equal_heads": ("as many key/value heads as", lambda q, k, v, visible: rows__einsum(

@@ -107,6 +107,10 @@ WRONG["attention_with_sink"] |= {
         attention_with_sink__written_out(scores.masked_fill(~visible, -1e9), visible, sinks, v)),
     "no_sinks_in_float16": ("Case all in float16", lambda scores, visible, sinks, v:
         attention_with_sink__written_out(scores, visible, sinks * (sinks.dtype != torch.float16), v)),
+    "no_gradient_in_half": ("no gradient reaches … in torch.float16", lambda *given: (
+        y if (y := attention_with_sink__written_out(*given)).element_size() > 2 else y.detach())),
+    "triangle_where_square": ("the mask given", lambda scores, visible, *rest: attention_with_sink__written_out(
+        scores, torch.ones_like(visible).tril() if len(visible) == len(visible.T) else visible, *rest)),
     "second_text_without_gradient": ("gradient", lambda scores, visible, sinks, v: (
         attention_with_sink__written_out(scores, visible, sinks, torch.cat((v[:1], v[1:].detach()))))),
     "visible_as_a_view": ("not contiguous in memory", lambda scores, visible, *rest:

@@ -42,6 +42,7 @@ WRONG["rms_norm"] |= {  # most are wrong in few cases
     "no_gradient_in_half": ("no gradient reaches x and weight in torch.float16", lambda x, w, eps: (
         rms_norm__rsqrt(x, w, eps) if x.element_size() > 2 else rms_norm__rsqrt(x, w, eps).detach())),
     "16_coordinates": ("not contiguous", mutate(rms_norm__rsqrt, "wide.pow(2)", "wide[..., :16].pow(2)")),
+    "eps_or_default": ("Is eps 0 taken", lambda x, w, eps: rms_norm__rsqrt(x, w, eps or 1e-5)),
     "gain_above_0": ("three rows", lambda x, w, eps: rms_norm__rsqrt(x, w.clamp(min=0), eps)),
     "divides_by_the_gain": ("gradient for weight", mutate(
         rms_norm__rsqrt, "weight * (wide *", "((wide *", "+ eps)).to", "+ eps)) / (1 / weight)).to")),

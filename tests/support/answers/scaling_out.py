@@ -55,6 +55,11 @@ WRONG["split_feed_forward"] |= {
         *(one.float() for one in given[:4]), given[4])),
     "one_rank_without_axis": ("expected (1, 2, 3, 4)", lambda *given: split_feed_forward__einsum(*given).squeeze(0)),
     "long_vectors_cut": ("long", lambda x, *given: split_feed_forward__einsum(x.clamp(-4, 4), *given)),
+    "half_widened": ("expected torch.bfloat16", lambda x, *given: split_feed_forward__einsum(x, *given).to(
+        torch.promote_types(x.dtype, torch.float32))),
+    "dimension_by_its_size": ("Is it x @ w.T each time", lambda x, g, u, d, n: torch.stack([
+        (F.silu(x @ a.T) * (x @ b.T)) @ c.T
+        for a, b, c in zip(*(w.chunk(n, w.shape.index(len(g))) for w in (g, u, d)), strict=True)])),
     "view_of_weights": ("not contiguous", lambda x, *given: split_feed_forward__einsum(
         x, given[0].view(-1).view(given[0].shape), *given[1:])),
     "row_of_one_lost": ("expected (6, 1, 2, 3, 4)", lambda *given: split_feed_forward__einsum(*given).squeeze(1)),

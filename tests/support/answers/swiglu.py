@@ -56,6 +56,8 @@ WRONG["swiglu"] |= {
     "silu_by_division": ("overflow in your silu",
         lambda x, g, u, d: (x @ g.T / (1 + torch.exp(-x @ g.T)) * (x @ u.T)) @ d.T),
     "16_units": ("Case ", lambda x, g, u, d: swiglu__linear(x, g[:16], u[:16], d[:, :16])),
+    "one_text_squeezed": ("expected (1, 3, 5)", lambda x, g, *rest: (
+        swiglu__linear(x, g, *rest).squeeze(0) if x.ndim > g.ndim else swiglu__linear(x, g, *rest))),
     "four_axes_at_most": ("expected (3, 2, 1, 2, 4)", lambda x, *weights: swiglu__linear(
         x if x.ndim < 5 else x.flatten(0, 1), *weights)),
     "columns_for_two_axes": ("fixed number of dimensions", lambda x, g, u, d: (d @ (F.silu(g @ x.T) * (u @ x.T))).T),
