@@ -15,14 +15,12 @@ def pick_device() -> torch.device:
     Raises:
         ValueError: if COURSE_DEVICE is not known or not present on this machine.
     """
-    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    wanted = os.environ.get("COURSE_DEVICE", "").strip().lower()
-    if not wanted:
-        return torch.device("cuda" if present["cuda"] else "mps" if present["mps"] else "cpu")
-    if not present.get(wanted):
-        here = [name for name, is_here in present.items() if is_here]
-        problem = "is not present on this machine" if wanted in present else "is not known"
-        raise ValueError(f"COURSE_DEVICE={wanted!r} {problem}: use one of {here}, or unset the variable.")
+    known = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    present = [name for name, is_here in known.items() if is_here]
+    wanted = os.environ.get("COURSE_DEVICE", "").strip().lower() or present[0]
+    if wanted not in present:
+        problem = "is not present on this machine" if wanted in known else "is not known"
+        raise ValueError(f"COURSE_DEVICE={wanted!r} {problem}: use one of {present}, or unset the variable.")
     return torch.device(wanted)
 
 
@@ -66,7 +64,7 @@ def explain_out_of_memory(what_to_do: str):
 
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether an error says that memory has run out; only CUDA has an exception of its own for it."""
-    # MPS, Linux (also of a file that is mapped), Windows, MPS
+    # The words of MPS; of Linux, also for a file that is mapped; of Windows; of MPS for a tensor that is too large.
     says = r"out of memory|can(no|')t allocate memory|not enough memory|invalid buffer size"
     kinds = (torch.OutOfMemoryError, MemoryError)
     return isinstance(error, kinds) or (isinstance(error, RuntimeError) and bool(re.search(says, str(error), re.I)))

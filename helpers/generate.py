@@ -56,16 +56,14 @@ def next_token_probabilities(
 
 def _require_logits(logits):
     if logits.ndim != 2:
-        raise ValueError(
-            f"logits have shape {tuple(logits.shape)}: pass (batch, vocabulary), for one row logits[None]."
-        )
+        has = f"logits have shape {tuple(logits.shape)}"
+        raise ValueError(f"{has}: pass (batch, vocabulary), for one row logits[None].")
     if not logits.is_floating_point():
         raise ValueError(f"logits are {logits.dtype}, which cannot hold fractions: pass logits.float().")
     if not (largest := logits.amax(dim=-1)).isfinite().all():
-        raise ValueError(
-            f"the largest logit of each row is {largest.tolist()[:5]}, from which no token can be chosen: is a weight "
-            "NaN, is everything masked, or does float16 overflow? Then use bfloat16 or float32."
-        )
+        raise ValueError(f"the largest logit of each row is {largest.tolist()[:5]}, from which no token can be chosen: "
+                         "is a weight NaN, is everything masked, or does float16 overflow? Then use bfloat16 or "
+                         "float32.")  # fmt: skip
 
 
 def _require_settings(temperature, top_k, top_p):
@@ -79,7 +77,9 @@ def _require_settings(temperature, top_k, top_p):
 def _stop_ids(stop, vocab_size):
     """A list of token ids from `stop`, which is one id, several in any form, or None."""
     stop = stop.flatten().tolist() if isinstance(stop, torch.Tensor) else stop
-    ids = [] if stop is None else list(stop) if isinstance(stop, Iterable) else [stop]
+    if stop is None:
+        return []
+    ids = list(stop) if isinstance(stop, Iterable) else [stop]
     if not all(isinstance(token, int) and not isinstance(token, bool) and 0 <= token < vocab_size for token in ids):
         raise ValueError(f"stop={shown(stop)} must be a token id from 0 to {vocab_size - 1}, several of them, or None.")
     return ids
@@ -97,29 +97,33 @@ def stream(
     require_tokens(tokens, model.config.vocab_size)
     _require_settings(temperature, top_k, top_p)
     require_seed(seed)
-    split = hasattr(model.tok_embeddings.weight, "device_mesh")  # over processes, which inference_mode would slow down
-    if seed is None and temperature > 0 and split:
+    is_split = hasattr(model.tok_embeddings.weight, "device_mesh")  # over several processes
+    if seed is None and temperature > 0 and is_split:
         raise ValueError("seed=None: each process of a split model would draw tokens of its own: pass one seed to all.")
     if not isinstance(max_new_tokens, int) or isinstance(max_new_tokens, bool) or max_new_tokens < 0:
         raise ValueError(f"max_new_tokens={max_new_tokens!r} must be a whole number >= 0.")
     stop_ids = torch.tensor(_stop_ids(stop, model.config.vocab_size), dtype=torch.int64)
     draw = None if seed is None else torch.Generator().manual_seed(seed)
-    cache = model.new_cache(tokens.shape[0], tokens.shape[1] + max(1, max_new_tokens))
-    done = torch.zeros(tokens.shape[0], dtype=torch.bool)
+    n_rows, n_prompt = tokens.shape
+    cache = model.new_cache(n_rows, n_prompt + max(1, max_new_tokens))
+    done = torch.zeros(n_rows, dtype=torch.bool)
     chosen, step_input = None, tokens.to(cache.k.device)
-    prompts = "{} prompts of {} tokens are too much to read at once: pass fewer, or shorter ones.".format(*tokens.shape)
-    with explain_out_of_memory(prompts):
+    without_gradients = torch.no_grad if is_split else torch.inference_mode  # which slows a split model down
+    too_much = f"{n_rows} prompts of {n_prompt} tokens are too much to read at once: pass fewer, or shorter ones."
+    with explain_out_of_memory(too_much):
         for _ in range(max_new_tokens):
-            with torch.no_grad() if split else torch.inference_mode():  # not around the yield: it is the caller's time
+            with without_gradients():  # not around the yield, where the caller's code runs
                 logits = model(step_input, cache, last_only=True, n_pad=n_pad)[:, -1].cpu()
-            previous, n_pad = chosen, None
+            previous = chosen
+            n_pad = None  # the cache remembers it
             if temperature == 0:
                 _require_logits(logits)  # below, next_token_probabilities does
                 chosen = logits.argmax(dim=-1)
             else:
                 probabilities = next_token_probabilities(logits, temperature, top_k, top_p)
                 chosen = torch.multinomial(probabilities, 1, generator=draw)[:, 0]
-            chosen = torch.where(done, previous, chosen) if done.any() else chosen  # a finished row repeats its stop
+            if done.any():  # a finished row repeats its stop token
+                chosen = torch.where(done, previous, chosen)
             done |= torch.isin(chosen, stop_ids)
             yield chosen.clone()
             if done.all():
@@ -171,11 +175,7 @@ def generate(
     stop = _stop_ids(stop, model.config.vocab_size)
     settings = (max_new_tokens, temperature, top_k, top_p, stop, seed)
     if isinstance(tokens, torch.Tensor):
-        if tokens.ndim != 2 or tokens.numel() == 0:
-            raise ValueError(
-                f"tokens have shape {tuple(tokens.shape)}: pass (batch, tokens), neither empty, for one prompt "
-                "tokens[None]."
-            )
+        require_tokens(tokens, model.config.vocab_size)
         return torch.stack([*tokens.cpu().long().unbind(1), *stream(model, tokens, *settings)], dim=1)
     _require_prompts(tokens)
     longest = max(map(len, tokens))
@@ -194,10 +194,9 @@ def generate(
 
 def _require_prompts(prompts):
     if not isinstance(prompts, list | tuple) or not all(isinstance(row, list | tuple) for row in prompts):
-        raise ValueError(
-            f"tokens are a {type(prompts).__name__}, {str(prompts)[:40]!r}: pass a (batch, tokens) tensor or a list of "
-            "lists of token ids; encode text first, and write [ids] for one prompt."
-        )
+        raise ValueError(f"tokens are a {type(prompts).__name__}, {str(prompts)[:40]!r}: pass a (batch, tokens) tensor "
+                         "or a list of lists of token ids; encode text first, and write [ids] for one "
+                         "prompt.")  # fmt: skip
     if not prompts or not all(prompts):
         raise ValueError(f"prompts of {list(map(len, prompts))} tokens: pass at least one, of at least one token each.")
     for token in (token for row in prompts for token in row):

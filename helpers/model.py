@@ -101,8 +101,8 @@ def rope_inv_freq(head_dim: int, theta: float = 10000.0, scaling: dict | None = 
 
 
 def llama3_scaling(inv_freq, factor, low_freq_factor, high_freq_factor, original_max_position_embeddings):
-    """Llama 3.1's turning speeds, (h/2,) like inv_freq [rad/token]: pairs that turn often stay, slow ones slow down."""
-    turns = original_max_position_embeddings / (2 * math.pi / inv_freq)  # finished within the trained length
+    """Llama 3.1's turning speeds, (h/2,) as inv_freq [rad/token]: only pairs that seldom turn full circle slow down."""
+    turns = original_max_position_embeddings / (2 * math.pi / inv_freq)  # trained length / wavelength
     keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0, 1)  # 1: keep, 0: slow down
     return (1 - keep) * inv_freq / factor + keep * inv_freq
 
@@ -150,7 +150,7 @@ def apply_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, layout: st
     Source:
         RoFormer, arXiv 2104.09864, equation 34. Same as transformers `apply_rotary_pos_emb` (halves).
     """
-    validate.require_turns(x, cos)
+    validate.require_rotation(x, cos)
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)
     if layout == "halves":
         a, b = x.chunk(2, dim=-1)

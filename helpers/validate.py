@@ -45,7 +45,7 @@ require_model = functools.partial(require_kind, "model", kind=torch.nn.Module, i
 
 
 def require_floats(x: torch.Tensor, width: int | None = None):
-    """Raise ValueError unless x is a tensor of floats, (..., width): cut to whole numbers, what comes out is wrong."""
+    """Raise ValueError unless x is a tensor of floats, (..., width): whole numbers would cut off what is computed."""
     require_kind("x", x, torch.Tensor, "a tensor")
     if not x.is_floating_point():
         raise ValueError(f"x is {x.dtype}, which cannot hold fractions: pass x.float().")
@@ -53,18 +53,22 @@ def require_floats(x: torch.Tensor, width: int | None = None):
         raise ValueError(f"x has shape {tuple(x.shape)}, but this norm has dim={width}: give it that of x.")
 
 
-def require_turns(x: torch.Tensor, cos: torch.Tensor):
+def require_rotation(x: torch.Tensor, cos: torch.Tensor):
     """Raise ValueError unless x (..., T, h) holds floats, and cos (..., T, h/2) an angle for each of its pairs."""
     require_floats(x)
-    if x.shape[-1] != 2 * (n := cos.shape[-1]):
-        raise ValueError(f"x has head_dim {x.shape[-1]}, but cos has {n} angles: pass head_dim / 2, one per pair.")
-    if x.ndim > 1 < cos.ndim and x.shape[-2] != (n := cos.shape[-2]) and 1 not in (x.shape[-2], n):
-        raise ValueError(f"x has {x.shape[-2]} tokens, but cos has {n}: pass the angles of the same tokens.")
+    width, n_angles = x.shape[-1], cos.shape[-1]
+    if width != 2 * n_angles:
+        raise ValueError(f"x has head_dim {width}, but cos has {n_angles} angles: pass head_dim / 2, one per pair.")
+    if x.ndim > 1 and cos.ndim > 1:
+        n_tokens, n_turned = x.shape[-2], cos.shape[-2]
+        if n_tokens != n_turned and 1 not in (n_tokens, n_turned):  # a size of 1 is broadcast
+            raise ValueError(f"x has {n_tokens} tokens, but cos has {n_turned}: pass the angles of the same tokens.")
 
 
 def require_attention(q: torch.Tensor, k: torch.Tensor, visible: torch.Tensor):
-    """Raise ValueError unless q and k have the same heads, and visible is True or False."""
-    if q.shape[-1] != k.shape[-1] or len({*q.shape[-3:-2], *k.shape[-3:-2]} - {1}) > 1:
+    """Raise ValueError unless q (..., H, T, h) and k (..., H, S, h) have the same heads, and visible is bool."""
+    n_heads = {*q.shape[-3:-2], *k.shape[-3:-2]} - {1}  # q's and k's, if they have heads; a size of 1 is broadcast
+    if q.shape[-1] != k.shape[-1] or len(n_heads) > 1:
         has = f"q has shape {tuple(q.shape)}, k {tuple(k.shape)}"
         raise ValueError(f"{has}: pass heads of one width, and a key head for each query head (repeat_kv).")
     if visible.dtype != torch.bool:
@@ -75,7 +79,8 @@ def require_tokens(tokens: torch.Tensor, vocab_size: int, device: torch.device |
     """Raise ValueError unless tokens are (B, T) token ids of this vocabulary, on this device if one is given."""
     require_kind("tokens", tokens, torch.Tensor, "a tensor, torch.tensor([[1, 2]]) for one text")
     if tokens.ndim != 2 or tokens.numel() == 0:
-        raise ValueError(f"tokens have shape {tuple(tokens.shape)}: pass (batch, tokens), neither empty.")
+        raise ValueError(f"tokens have shape {tuple(tokens.shape)}: pass (batch, tokens), neither empty, for one text "
+                         "tokens[None].")  # fmt: skip
     if tokens.dtype not in (torch.int64, torch.int32):
         raise ValueError(f"tokens are {tokens.dtype}: pass integer token ids, tokens.long().")
     if device is not None and tokens.device != device:
@@ -112,7 +117,6 @@ def require_plain(model: torch.nn.Module, doing: str, instead: str):
     edits |= {"biases" for part in model.modules() if isinstance(part, torch.nn.Linear) and part.bias is not None}
     family = getattr(model, "family", None)
     if family or edits:
-        raise ValueError(
-            f"{doing} knows plain LLaMA only, and this {family or 'llama'!r} model has more "
-            f"({', '.join(sorted(edits)) or 'inverse frequencies and windows'}), which would be lost: {instead}."
-        )
+        more = ", ".join(sorted(edits)) or "inverse frequencies and windows"
+        has = f"this {family or 'llama'!r} model has more ({more}), which would be lost"
+        raise ValueError(f"{doing} knows plain LLaMA only, and {has}: {instead}.")
