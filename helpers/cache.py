@@ -27,10 +27,8 @@ class KVCache:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error) and "overflow" not in str(error):  # overflow: of the number of bytes
                 raise
-            raise ValueError(
-                f"a cache of {batch_size:,} rows and {max_seq_len:,} tokens needs {2 * math.prod(shape):,} numbers, "
-                "more than fit into memory: ask for fewer rows or fewer tokens."
-            ) from error
+            asked = f"a cache of {batch_size:,} rows and {max_seq_len:,} tokens needs {2 * math.prod(shape):,} numbers"
+            raise ValueError(f"{asked}, more than fit into memory: ask for fewer rows or fewer tokens.") from error
         self.length = 0
         self.n_pad = None
 
@@ -44,21 +42,16 @@ class KVCache:
     def check_capacity(self, tokens: torch.Tensor, config: LlamaConfig, dtype, device):
         """Raise ValueError unless tokens (B, T) of a model of this config and dtype fit behind what is there."""
         n_layers, batch_size, n_kv_heads, capacity, head_dim = self.k.shape
-        model_sizes = (config.n_layers, config.n_kv_heads, config.head_dim)
-        if model_sizes != (n_layers, n_kv_heads, head_dim):
-            raise ValueError(
-                f"the model has (n_layers, n_kv_heads, head_dim) = {model_sizes}, the cache "
-                f"{n_layers, n_kv_heads, head_dim}: another model made it; use this model's new_cache()."
-            )
+        own, models = (n_layers, n_kv_heads, head_dim), (config.n_layers, config.n_kv_heads, config.head_dim)
+        if models != own:
+            raise ValueError(f"the model has (n_layers, n_kv_heads, head_dim) = {models}, the cache {own}: "
+                             "another model made it; use this model's new_cache().")  # fmt: skip
         if tokens.shape[0] != batch_size:
             raise ValueError(f"tokens have batch size {tokens.shape[0]}, the cache {batch_size}: make a cache to fit.")
         if (dtype, device) != (self.k.dtype, self.k.device):
-            raise ValueError(
-                f"the model is {dtype} on {device}, the cache {self.k.dtype} on {self.k.device}: "
-                "make the cache with model.new_cache() after moving or casting the model."
-            )
+            raise ValueError(f"the model is {dtype} on {device}, the cache {self.k.dtype} on {self.k.device}: make the "
+                             "cache with model.new_cache() after moving or casting the model.")  # fmt: skip
         if self.length + tokens.shape[1] > capacity:
-            raise ValueError(
-                f"{tokens.shape[1]} tokens do not fit: the cache holds {self.length} of at most {capacity}. "
-                "Shorten the prompt, or make it larger: model.new_cache(batch_size, max_seq_len=...)."
-            )
+            full = f"{tokens.shape[1]} tokens do not fit: the cache holds {self.length} of at most {capacity}"
+            larger = "make a larger one: model.new_cache(batch_size, max_seq_len=...)"
+            raise ValueError(f"{full}. Shorten the prompt, or {larger}.")

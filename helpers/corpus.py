@@ -75,17 +75,16 @@ def load_text(source: str | Path | None = None) -> str:
     text, n_copies = deduplicate("\n\n".join(filter(None, texts)))
     notes = []
     if left_out:
-        some = f"{', '.join(left_out[:5])}{', …' * (len(left_out) > 5)}"
+        some = ", ".join(left_out if len(left_out) < 6 else [*left_out[:5], "…"])
         notes.append(f"{len(left_out)} file(s) are left out, which are not UTF-8 text: {some}.")
     if n_copies:
         notes.append(f"{n_copies:,} paragraph(s) are left out, which stood before: with copies nothing is held out.")
     if len(text) > MAX_CHARACTERS:
         notes.append(f"{len(text):,} characters are many: encoded at once they take gigabytes; {MAX_CHARACTERS:,} do.")
     if len(text) < MIN_CHARACTERS:
-        raise ValueError(
-            f"{source} holds {len(text):,} characters in {len(texts)} file(s), too few to learn from and to judge by: "
-            f"pass at least {MIN_CHARACTERS:,}; the Python reference has {len(reference_text()):,}. {' '.join(notes)}"
-        )
+        has = f"{source} holds {len(text):,} characters in {len(texts)} file(s), too few to learn from and to judge by"
+        least = f"pass at least {MIN_CHARACTERS:,}; the Python reference has {len(reference_text()):,}"
+        raise ValueError(f"{has}: {least}. {' '.join(notes)}")
     for note in notes:
         warnings.warn(note, stacklevel=2)
     return text
@@ -106,7 +105,7 @@ def _read(path):
 def train_val_split(text: str, fraction: float = 0.1) -> tuple[str, str]:
     """The text to train on, and the last `fraction` to judge by; cut between paragraphs, or lines, words, letters.
 
-    Warns if more than half of it, counted by the letters of its lines, stands in the other part, too.
+    Warns if more than half of the part to judge by, counted in letters of whole lines, also stands in the other part.
     """
     if not 0 < fraction < 1:
         raise ValueError(f"fraction={fraction} must lie between 0 and 1, both excluded, for example 0.1.")
@@ -115,9 +114,10 @@ def train_val_split(text: str, fraction: float = 0.1) -> tuple[str, str]:
         cut = text.find(place, start)
         if cut > 0 and len(text) - cut > (len(text) - start) * 3 / 4:
             training, held_out = text[:cut], text[cut:]
-            known, lines = set(map(str.strip, training.splitlines())), list(map(str.strip, held_out.splitlines()))
+            known = {line.strip() for line in training.splitlines()}
+            lines = [line.strip() for line in held_out.splitlines()]  # of any length: a verse, or a whole paragraph
             share = sum(len(line) for line in lines if line in known) / max(1, sum(map(len, lines)))
-            if share > 0.5:  # lines are as short as a verse, or as many scripts write them
+            if share > 0.5:
                 again = f"lines with {share:.0%} of the letters to judge by stand in the training part, too"
                 warnings.warn(f"{again}: this held-out part is no test. Is there a copy in the text?", stacklevel=2)
             return training, held_out
@@ -127,9 +127,8 @@ def train_val_split(text: str, fraction: float = 0.1) -> tuple[str, str]:
 def train_tokenizer(text: str, vocab_size: int = 1024) -> Tokenizer:
     """Byte-level BPE: start from the 256 bytes, merge the most frequent neighbours until vocab_size is reached."""
     if not isinstance(vocab_size, int) or not 257 <= vocab_size <= 1_000_000:
-        raise ValueError(
-            f"vocab_size={vocab_size!r} must be a whole number from 257 (all bytes and the end of text) to 1,000,000."
-        )
+        least = "257 (all bytes and the end of text)"
+        raise ValueError(f"vocab_size={vocab_size!r} must be a whole number from {least} to 1,000,000.")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -178,10 +177,8 @@ def bits_per_byte(model: torch.nn.Module, tokenizer: Tokenizer, text: str) -> fl
     tokens, added = torch.tensor(encoded.ids, dtype=torch.int64), torch.tensor(encoded.special_tokens_mask).bool()
     half = min(model.config.max_seq_len // 2, math.ceil((len(tokens) - 1) / 2))  # a short text is read without padding
     if half == 0:
-        raise ValueError(
-            f"max_seq_len={model.config.max_seq_len} and a text of {len(tokens)} tokens: each must be at least 2. "
-            "Pass a longer text, or a model that reads more than one token."
-        )
+        raise ValueError(f"max_seq_len={model.config.max_seq_len} and a text of {len(tokens)} tokens: each must be at "
+                         "least 2. Pass a longer text, or a model that reads more than one token.")  # fmt: skip
     n_halves = max(2, math.ceil((len(tokens) - 1) / half))
     windows, targets = (
         F.pad(ids, (0, n_halves * half + 1 - len(ids)), value=SKIP).unfold(0, 2 * half + 1, half)
@@ -190,7 +187,7 @@ def bits_per_byte(model: torch.nn.Module, tokenizer: Tokenizer, text: str) -> fl
     targets = targets[:, 1:].clone()
     targets[1:, :half] = SKIP  # the window before has judged them
     n_rows = max(1, MAX_LOGITS // (2 * half * model.config.vocab_size))
-    # Where nothing stands before the text's first token, all are equally likely.
+    # A first token of the text itself, with nothing before it, costs what it costs if all are equally likely.
     nats = 0.0 if added[0] else math.log(model.config.vocab_size)
     for inputs, judged in zip(windows[:, :-1].clamp(min=0).split(n_rows), targets.split(n_rows), strict=True):
         logits = model(inputs.to(device))  # the padding of the last window comes after every token that is judged

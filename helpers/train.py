@@ -23,10 +23,12 @@ TINY = LlamaConfig(
 
 
 def learning_rate(step: int, steps: int, peak: float, warm_up: int = 100) -> float:
-    """Linear warm-up, then half a cosine down to a tenth of the peak."""
+    """The rate of a step, counted from 0: linear warm-up, then half a cosine down to a tenth of the peak."""
     require_number("peak", peak, lambda peak: peak >= 0, ">= 0, for example 3e-3")
+    if step < warm_up:
+        return peak * (step + 1) / warm_up
     progress = (step - warm_up) / max(1, steps - warm_up)
-    return peak * (step + 1) / warm_up if step < warm_up else peak * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
+    return peak * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
 
 
 def train(
@@ -59,19 +61,15 @@ def train(
     if not isinstance(model.lm_head.weight, nn.Parameter):
         raise ValueError("the matrices are no parameters (prepare_for_decoding): train the model it is made from.")
     if model.lm_head.weight.dtype == torch.float16:
-        raise ValueError(
-            "the weights are float16, in which AdamW's eps rounds to 0, and clipping makes finite gradients 0 if their "
-            "norm is above 65,504: pass model.float()."
-        )
+        raise ValueError("the weights are float16, in which AdamW's eps rounds to 0, and clipping makes finite "
+                         "gradients 0 if their norm is above 65,504: pass model.float().")  # fmt: skip
     device = model.tok_embeddings.weight.device
     decays = {2: weight_decay, 1: 0.0}  # matrices and gains
     groups = [{"params": [w for w in model.parameters() if w.ndim == n], "weight_decay": decays[n]} for n in decays]
     optimizer, losses = torch.optim.AdamW(groups, betas=(0.9, 0.95)), []
     windows = _windows(read, batch_size, model.config.max_seq_len, torch.Generator().manual_seed(seed))
-    too_much = (
-        f"batch_size={batch_size} windows of max_seq_len={model.config.max_seq_len} tokens are too much to train on at "
-        "once: pass a smaller batch_size, or make a model of a smaller max_seq_len or dim."
-    )
+    asked = f"batch_size={batch_size} windows of max_seq_len={model.config.max_seq_len} tokens are too much to train on"
+    too_much = f"{asked} at once: pass a smaller batch_size, or make a model of a smaller max_seq_len or dim."
     model.train()
     for step in range(steps):
         inputs, targets = next(windows)
@@ -86,9 +84,10 @@ def train(
 
 def countdown(steps: int, then: Callable[[int, float], None] = lambda step, loss: None) -> Callable[[int, float], None]:
     """For `train(..., report=...)`: shows step, loss and seconds left in one line of a notebook, then calls `then`."""
-    from IPython.display import HTML, display  # no model needs it
+    from IPython.display import HTML, display  # here, because training itself needs no notebook
 
-    start, line = time.perf_counter(), display(HTML(f"step 0 of {steps}"), display_id=True)
+    start, shown = time.perf_counter(), 0.0  # shown: when the line was last written [s since the start]
+    line = display(HTML(f"step 0 of {steps}"), display_id=True)  # None where there is no notebook
 
     def report(step, loss):
         nonlocal shown
@@ -99,7 +98,6 @@ def countdown(steps: int, then: Callable[[int, float], None] = lambda step, loss
             shown = passed
         then(step, loss)
 
-    shown = 0.0
     return report
 
 
@@ -131,14 +129,15 @@ def clip_gradients(model: nn.Module, longest: float):
     if not parts:
         nn.utils.clip_grad_norm_(weights, longest)
         return
-    gradients = [(w in parts, getattr(w.grad, "to_local", lambda w=w: w.grad)()) for w in weights if w.grad is not None]
-    of_whole, of_parts = (
-        sum((g.float().square().sum() for is_part, g in gradients if is_part == kind), torch.zeros((), device=device))
-        for kind in (False, True)
-    )
-    dist.all_reduce(of_parts)
-    factor = (longest / ((of_whole + of_parts).sqrt() + 1e-6)).clamp(max=1)  # the factor of clip_grad_norm_
-    for _, gradient in gradients:
+    gradients, squares_of_wholes, squares_of_parts = [], torch.zeros((), device=device), torch.zeros((), device=device)
+    for weight in (weight for weight in weights if weight.grad is not None):
+        gradient = weight.grad.to_local() if hasattr(weight.grad, "to_local") else weight.grad
+        squares = squares_of_parts if weight in parts else squares_of_wholes
+        squares += gradient.float().square().sum()  # in place
+        gradients.append(gradient)
+    dist.all_reduce(squares_of_parts)
+    factor = (longest / ((squares_of_wholes + squares_of_parts).sqrt() + 1e-6)).clamp(max=1)  # as clip_grad_norm_ does
+    for gradient in gradients:
         gradient.mul_(factor.to(gradient.dtype))
 
 
