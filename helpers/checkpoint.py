@@ -10,7 +10,7 @@ import torch
 from helpers.config import LlamaConfig
 from helpers.device import explain_out_of_memory
 from helpers.formats.files import StoredWeight, open_shards, open_weights, read_json, what_instead
-from helpers.formats.fit import DAMAGE, READ_DTYPES, damage, misfits, raise_if
+from helpers.formats.fit import DAMAGE, READ_DTYPES, misfits, raise_if, unusable
 from helpers.formats.hugging_face import config_from_hugging_face
 from helpers.formats.names import interleaved_to_halves, name_map, tied_once, to_native_names  # noqa: F401  passed on
 from helpers.model import Llama
@@ -68,14 +68,14 @@ def read_checkpoint(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor |
         so = what_instead(folder) if (folder / "adapter_config.json").is_file() else "pass the folder that holds one."
         raise FileNotFoundError(f"{folder} holds neither config.json nor params.json (Meta's), but {found}: {so}")
     if config_file.is_file():
-        content = read_json(config_file)
-        config, style = config_from_hugging_face(content, str(config_file)), "hf"
+        style = "hf"
+        config = config_from_hugging_face(read_json(config_file), str(config_file))
         stored = open_weights(folder)
     else:
-        from helpers.formats.meta import llama_from_meta  # imported lazily: rarely needed
+        from helpers.formats.meta import llama_from_meta  # imported here, because it is rarely needed
 
-        params, shards = read_json(params_file), open_shards(folder)
-        (config, stored), style = llama_from_meta(params, shards, folder), "meta"
+        style = "meta"
+        config, stored = llama_from_meta(read_json(params_file), open_shards(folder), folder)
     try:
         return config, tied_once(to_native_names(stored, config.n_layers, style), config)
     except ValueError as error:
@@ -102,8 +102,8 @@ def model_from_weights(
         model = blank_model(config, weights, source, make)
         problems = misfits(model, weights)
         own = {name: weights[name][...] for name, _ in model.named_parameters() if name not in problems}
-        raise_if(problems | damage(own), source)
-        # copied even if nothing changes: a file may be mapped memory, and a caller keeps its own tensors
+        raise_if(problems | unusable(own), source)
+        # Copied even if nothing changes, because a file may be mapped memory, and a caller keeps its own tensors.
         state = {name: weight.to(device=device, dtype=dtype, copy=True) for name, weight in own.items()}
     if config.tie_embeddings:
         state["lm_head.weight"] = state["tok_embeddings.weight"]
@@ -123,7 +123,7 @@ def blank_model(config: LlamaConfig, weights: dict[str, torch.Tensor | StoredWei
     rows = max(config.vocab_size, config.hidden_dim, config.n_heads * config.head_dim)
     n_experts = getattr(config, "settings", {}).get("num_experts") or 0  # a relative's; each has several weights
     n_parts = config.n_layers * max(1, n_experts / 10)
-    if n_parts > 100 + len(weights) or rows * config.dim > most:  # before such a loop or table is made
+    if n_parts > 100 + len(weights) or rows * config.dim > most:  # such a loop or table would take hours or all memory
         raise ValueError(f"{source}: {config} needs far more than the {len(weights)} weights found: "
                          "the config belongs to another model, or is damaged: fetch it again.")  # fmt: skip
     embedding, head = weights.get("tok_embeddings.weight"), weights.get("lm_head.weight")

@@ -8,7 +8,7 @@ from torch.distributed.tensor import DTensor
 
 from beyond.parallel.split import split_model
 from helpers.checkpoint import blank_model, read_checkpoint
-from helpers.formats.fit import damage, misfits, raise_if
+from helpers.formats.fit import misfits, raise_if, unusable
 from helpers.model import Llama
 
 
@@ -39,5 +39,5 @@ def read_part(model: Llama, weights, rank: int, device: str = "cpu", place: str 
         sizes = zip(part.shape, weights[name].shape, strict=True)
         mine = tuple(slice(rank * size, rank * size + size) if size < whole else slice(size) for size, whole in sizes)
         read = weights[name][mine]
-        raise_if(damage({name: read}), place)
+        raise_if(unusable({name: read}), place)
         part.copy_(read)

@@ -19,7 +19,7 @@ IGNORED = "rotary_emb.inv_freq"  # a table that older files carry; computed here
 QUANTISED = re.compile(
     r"\.(scales|biases|qweight|qzeros|g_idx|absmax|SCB|weight_packed|weight_scale|weight_scale_inv)$"
 )
-BEGIN = {  # the first bytes of files that people have in place of the right one, and what to do
+FIRST_BYTES = {  # of files that people have in place of the right one, what such a file is, and what to do
     b"version https://git-lfs": "is a pointer of Git LFS, not the file itself: run git lfs pull in its folder.",
     b"\x80\x02\x8a\nl\xfc\x9cF": "is in the format of torch.save before PyTorch 1.6. If you trust it, write it again: "
     "torch.save(torch.load(path, weights_only=True), path).",
@@ -47,13 +47,16 @@ def unreadable(path: Path, why: str) -> str:
     """A sentence about a file that cannot be read, which is there: what it is, or why, and what to do."""
     with path.open("rb") as file:
         start = file.read(30)
-    known = (text for begin, text in BEGIN.items() if start.startswith(begin))
-    return f"{path} {next(known, f'{why[:300]}: fetch the file again.')}"
+    for first_bytes, what_it_is in FIRST_BYTES.items():
+        if start.startswith(first_bytes):
+            return f"{path} {what_it_is}"
+    return f"{path} {why[:300]}: fetch the file again."
 
 
 def what_instead(folder: Path) -> str:
     """A sentence about the file that a folder without model.safetensors has in its place, and what to do."""
-    return next(f"{min(found).name} {so}" for name, so in INSTEAD.items() if (found := [*folder.glob(name)]))
+    found = ((sorted(folder.glob(pattern)), advice) for pattern, advice in INSTEAD.items())
+    return next(f"{paths[0].name} {advice}" for paths, advice in found if paths)
 
 
 def read_json(path: Path) -> dict:
@@ -81,7 +84,7 @@ class StoredWeight:
         self.shape = tuple(stored.get_shape())
 
     def __getitem__(self, part) -> torch.Tensor:
-        with _naming(self._path):
+        with _errors_naming(self._path):
             return self._stored[part]
 
 
@@ -98,14 +101,15 @@ def open_weights(folder: Path, known: Iterable[str] = ()) -> dict[str, StoredWei
         if not os.path.isfile(path):  # path.is_file() raises for a name that is too long
             so = what_instead(folder) if path.name == "model.safetensors" else "fetch it as well."
             raise FileNotFoundError(f"{path} is missing: {so}")
-        with _naming(path):
+        with _errors_naming(path):
             file = safe_open(path, framework="pt")
             names = (name for name in sorted(file.keys()) if not name.endswith(IGNORED))
             weights |= {name: StoredWeight(path, file.get_slice(name)) for name in names}
-    return _with_prefix(weights, folder, known)
+    return _as_llama_names(weights, folder, known)
 
 
 def _files(folder):
+    """The paths of the weights: model.safetensors, or the files that its index names; some may be missing."""
     whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if not index.is_file():
         return [whole]
@@ -126,15 +130,15 @@ def _files(folder):
     return [whole]  # transformers leaves the index when it saves again into one file
 
 
-def _with_prefix(weights, folder, known):
-    """Weights as LlamaForCausalLM names them; those of LlamaModel lack "model."."""
+def _as_llama_names(weights, folder, known):
+    """Weights as LlamaForCausalLM names them; those of LlamaModel lack "model."; other prefixes are refused."""
     if few := next(filter(QUANTISED.search, weights), None):
         raise ValueError(f"{folder}: the weights are quantised ({few[:80]!r}), and this course reads 16 bits or more. "
                          "Use a version of the model that is not quantised.")  # fmt: skip
-    found = {name.partition("layers.0.")[0] for name in weights if re.search(r"(^|\.)layers\.0\.", name)}
-    if not found or "model." in found or any(name.startswith(tuple(found - {""})) for name in known):
+    prefixes = {name.partition("layers.0.")[0] for name in weights if re.search(r"(^|\.)layers\.0\.", name)}
+    if not prefixes or "model." in prefixes or any(name.startswith(tuple(prefixes - {""})) for name in known):
         return weights
-    if prefix := re.sub(r"(?<=\.)model\.$", "", min(found))[:80]:
+    if prefix := re.sub(r"(?<=\.)model\.$", "", min(prefixes))[:80]:
         raise ValueError(f"{folder}: the names of its weights begin with {prefix!r}, as in a model of torch.compile "
                          "('_orig_mod.') or inside another. Write each file again without it, by safetensors.torch: "
                          "save_file("
@@ -144,10 +148,11 @@ def _with_prefix(weights, folder, known):
 
 
 @contextlib.contextmanager
-def _naming(path):
+def _errors_naming(path):
+    """An error inside the `with` becomes a ValueError that names the file, unless memory is full."""
     try:
         yield
-    except Exception as error:  # safetensors' own; or PyTorch's, with its stack, for an impossible shape
+    except Exception as error:  # one of safetensors; or, for an impossible shape, one of PyTorch, with its stack
         if is_out_of_memory(error):
             raise
         why = str(error).partition("\n")[0]

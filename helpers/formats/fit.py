@@ -5,7 +5,7 @@ from torch import nn
 
 from helpers.formats.files import StoredWeight
 
-# Errors that a damaged config or damaged weights may raise.
+# The exceptions that a damaged config or damaged weights may raise.
 DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RuntimeError)
 READ_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -15,10 +15,11 @@ def misfits(model: nn.Module, weights: dict[str, torch.Tensor | StoredWeight]) -
     wanted = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
     problems = {name: f"missing: {name}" for name in wanted.keys() - weights.keys()}
     for name in weights.keys() - wanted.keys():
+        have, embedding = tuple(weights[name].shape), wanted["tok_embeddings.weight"]
         if name != "lm_head.weight" or not model.config.tie_embeddings:
             problems[name] = f"left over: {name}"
-        elif (have := tuple(weights[name].shape)) != (own := wanted["tok_embeddings.weight"]):
-            problems[name] = f"shape: {name} is {have}, tied by the config to tok_embeddings.weight {own}"
+        elif have != embedding:
+            problems[name] = f"shape: {name} is {have}, tied by the config to tok_embeddings.weight {embedding}"
     for name in wanted.keys() & weights.keys():
         have = tuple(weights[name].shape)
         if have != wanted[name]:
@@ -26,7 +27,7 @@ def misfits(model: nn.Module, weights: dict[str, torch.Tensor | StoredWeight]) -
     return problems
 
 
-def damage(weights: dict[str, torch.Tensor]) -> dict[str, str]:
+def unusable(weights: dict[str, torch.Tensor]) -> dict[str, str]:
     """Weights that nothing can be computed with, by name: of another dtype, with NaN or infinity."""
     problems = {}
     for name, weight in weights.items():
@@ -52,7 +53,8 @@ def raise_if(problems: dict[str, str], source: str, advice: str = ANOTHER):
         advice = advice.partition(" If transformers")[0]  # it saves NaN, too, and makes up what is missing
     listed = [f"{source}: {len(problems)} weights do not fit. {advice}"]
     listed += [text if len(text) < 200 else f"{text[:200]}…" for text in sorted(problems.values())[:20]]
-    listed += [f"… and {len(problems) - 20} more"] * (len(problems) > 20)
+    if len(problems) > 20:
+        listed.append(f"… and {len(problems) - 20} more")
     raise ValueError("\n  ".join(listed))
 
 
@@ -60,8 +62,7 @@ def require_tie(model: nn.Module, doing: str):
     """Raise ValueError if the config ties two matrices whose numbers differ: `doing` would drop one of them."""
     embedding, head = model.tok_embeddings.weight, model.lm_head.weight
     if model.config.tie_embeddings and head is not embedding and not torch.equal(head, embedding):
-        raise ValueError(
-            f"{doing}: the config ties embeddings, but lm_head {tuple(head.shape)} is another matrix than "
-            f"tok_embeddings {tuple(embedding.shape)}. Keep both: model.config = dataclasses.replace(model.config, "
-            "tie_embeddings=False). Or share one: model.lm_head.weight = model.tok_embeddings.weight."
-        )
+        raise ValueError(f"{doing}: the config ties embeddings, but lm_head {tuple(head.shape)} is another matrix than "
+                         f"tok_embeddings {tuple(embedding.shape)}. Keep both: model.config = dataclasses.replace("
+                         "model.config, tie_embeddings=False). Or share one: model.lm_head.weight = "
+                         "model.tok_embeddings.weight.")  # fmt: skip

@@ -22,30 +22,30 @@ def config_from_hugging_face(content: dict, source: str = "config.json") -> Llam
     """The LlamaConfig of a LLaMA's config.json, with the RoPE settings in the old place or the new.
 
     Raises:
-        ValueError: if the file is not complete, or describes another model, or a LLaMA with a part that this one does
-            not have.
+        ValueError: if the file is not complete, describes another model, or a part that this LLaMA does not have.
     """
     kind = content.get("model_type")
     if kind != "llama":
         raise ValueError(f"{source} describes a {shown(kind)} model, not 'llama': use a LLaMA, such as SmolLM2-135M, "
                          "or beyond.families.load_checkpoint, which opens LLaMA's relatives.")  # fmt: skip
     for name in WEIGHTS.keys() & content.keys():
-        value = content[name]  # a value of bitsandbytes may say that nothing is quantised
-        full = isinstance(value, dict) and value.get("quant_method") == "bitsandbytes" and not any(map(value.get, BITS))
-        if value is not None and not full:
+        value = content[name]
+        is_bitsandbytes = isinstance(value, dict) and value.get("quant_method") == "bitsandbytes"
+        quantises_nothing = is_bitsandbytes and not any(map(value.get, BITS))
+        if value is not None and not quantises_nothing:
             raise ValueError(f"{source} sets {name}={shown(value)}: {WEIGHTS[name]}")
     try:
-        rope = _counting(rope_from_hugging_face(content))
+        rope = _settings_of_type(rope_from_hugging_face(content))
         said = {name: rope.pop(name) for name in ("rope_type", "rope_theta", "partial_rotary_factor")}
-        unknown = {"attention_bias": (False, None), "mlp_bias": (False, None), "hidden_act": ("silu", "swish", None)}
-        unknown |= {"partial_rotary_factor": (1.0, None), "is_causal": (True,), "per_layer_config": (None,)}
-        unknown |= {"rope_type": ("default", "linear", "llama3", "dynamic")}
-        for name, known in unknown.items():
-            value = (content | said).get(name, known[0])
-            if value not in known:
-                raise ValueError(f"it sets {name}={shown(value)}, which this model does not have (only "
-                                 f"{', '.join(str(one) for one in known if one is not None) or None}): use another "
-                                 "checkpoint.")  # fmt: skip
+        allowed = {"attention_bias": (False, None), "mlp_bias": (False, None), "hidden_act": ("silu", "swish", None)}
+        allowed |= {"partial_rotary_factor": (1.0, None), "is_causal": (True,), "per_layer_config": (None,)}
+        allowed |= {"rope_type": ("default", "linear", "llama3", "dynamic")}
+        for name, values in allowed.items():  # the first value counts where the file has none
+            value = (content | said).get(name, values[0])
+            if value not in values:
+                only = ", ".join(str(one) for one in values if one is not None) or None
+                raise ValueError(f"it sets {name}={shown(value)}, which this model does not have (only {only}): use "
+                                 "another checkpoint.")  # fmt: skip
         n_heads = content["num_attention_heads"]
         return LlamaConfig(
             vocab_size=content["vocab_size"], dim=content["hidden_size"], n_layers=content["num_hidden_layers"],
@@ -79,7 +79,7 @@ def rope_from_hugging_face(content: dict, otherwise: dict | None = None) -> dict
     for place in ("rope_scaling", "rope_parameters"):  # transformers lets the first win as a whole
         if require_object(place, content.get(place)):
             said.append(_complete_rope(content[place], content))
-    counting = [_counting(rope) for rope in said]
+    counting = [_settings_of_type(rope) for rope in said]
     if len(said) == 2 and counting[0] != counting[1]:
         raise ValueError(f"rope_scaling says {shown(counting[0])}, rope_parameters says {shown(counting[1])}: remove "
                          "the wrong one (beside rope_scaling the base stands at the top, as rope_theta, and is 10,000 "
@@ -95,6 +95,7 @@ def require_object(name, value) -> dict | None:
 
 
 def _complete_rope(rope, content):
+    """An entry with what the top of config.json says, and with the defaults of transformers, where it says nothing."""
     top = {name: content[name] for name in ("rope_theta", "partial_rotary_factor") if name in content}
     rope = {"rope_theta": 10_000.0, "partial_rotary_factor": 1.0} | top | rope
     if layers := [name for name, value in rope.items() if isinstance(value, dict)]:
@@ -110,6 +111,7 @@ def _complete_rope(rope, content):
     return rope
 
 
-def _counting(rope):
+def _settings_of_type(rope):
+    """The settings that a RoPE of this type reads; transformers ignores the others."""
     names = "rope_type", "rope_theta", "partial_rotary_factor", *ROPE_KEYS[rope["rope_type"]]
     return {name: rope[name] for name in names if name in rope}

@@ -48,7 +48,7 @@ def llama_from_meta(params: dict, shards: list[dict], folder: Path) -> tuple[Lla
     except DAMAGE as error:
         if is_out_of_memory(error):
             raise
-        why = f"{str(error)[:300]}{' is missing' if isinstance(error, KeyError) else ''}"
+        why = f"{str(error)[:300]} is missing" if isinstance(error, KeyError) else str(error)[:300]
         raise ValueError(f"{folder}: params.json and the shards make no LLaMA ({why}): fetch all again.") from error
     return config, weights
 
@@ -66,8 +66,10 @@ def _join(parts, name, dim):
 def _config_from_meta(params, vocab_size, tied):
     scaled = params.get("use_scaled_rope", False)
     theta = params.get("rope_theta", 10_000.0)
-    default_length = 131_072 if scaled else 8192 if theta > 10_000 else 4096  # params.json does not say
-    # Nor the factor: only Llama 3.2 1B and 3B tie their embeddings, and take 32 (meta-llama/llama-models#166).
+    default_length = 8192 if theta > 10_000 else 4096  # of Llama 3 and of Llama 2: params.json may not give it
+    if scaled:
+        default_length = 131_072  # of Llama 3.1
+    # Nor may it give the factor: only Llama 3.2 1B and 3B tie embeddings, and take 32 (meta-llama/llama-models#166).
     factor = float(params.get("rope_scaling_factor") or (32 if tied else 8))
     scaling = {"type": "llama3", "factor": factor, **LLAMA3_SCALING}
     scaling["high_freq_factor"] = float(params.get("rope_high_freq_factor") or scaling["high_freq_factor"])

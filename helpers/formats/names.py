@@ -39,13 +39,15 @@ def to_native_names(stored: dict, n_layers: int, style: str = "hf") -> dict:
     """The same weights, {name of the file: weight}, by our names; a name that is not known stays as it is.
 
     Raises:
-        ValueError: if two weights get one name.
+        ValueError: if two weights get one name; the text says which.
     """
     layers = min(n_layers, len(stored))  # a damaged file may ask for any number of layers
     ours = {theirs: name for name, theirs in name_map(layers, style).items()}
-    renamed = {ours.get(theirs, theirs): weight for theirs, weight in stored.items()}
-    if len(renamed) < len(stored):
-        raise ValueError("two weights get one name")
+    renamed = {}
+    for theirs, weight in stored.items():
+        if (name := ours.get(theirs, theirs)) in renamed:
+            raise ValueError(f"two weights get one name, {name} (one of them is {theirs}): remove the wrong one")
+        renamed[name] = weight
     return renamed
 
 
