@@ -35,7 +35,7 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
     """
     folder = Path(folder)
     while not isinstance(model, Llama) and (inner := getattr(model, "_orig_mod", getattr(model, "module", None))):
-        model = inner  # wrapped by torch.compile; by DistributedDataParallel or AveragedModel
+        model = inner  # torch.compile wraps a model as _orig_mod, DistributedDataParallel and AveragedModel as module
     if not isinstance(model, Llama):
         raise ValueError(f"save_checkpoint takes a Llama, not a {type(model).__name__}: pass the Llama inside, of peft "
                          "what merge_and_unload() returns.")  # fmt: skip
@@ -44,7 +44,7 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
     folder.parent.mkdir(parents=True, exist_ok=True)
     place = {"prefix": f".{folder.name}.", "dir": folder.parent, "ignore_cleanup_errors": True}
     with tempfile.TemporaryDirectory(**place) as beside:
-        new = Path(beside) / "new"  # inside, because what TemporaryDirectory makes only the owner can read
+        new = Path(beside) / "new"  # a folder inside, because only the owner can read what TemporaryDirectory makes
         new.mkdir()
         weights, config = weights_to_hugging_face(model), model.config
         inv_freq = rope_inv_freq(config.head_dim, config.rope_theta, config.rope_scaling)
@@ -56,12 +56,13 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
         files = {"config.json": config_to_hugging_face(config, widest)}
         if tokenizer is not None:
             plain = Tokenizer.from_str(tokenizer.to_str())
-            plain.no_padding()  # transformers would add the token of a padding
+            plain.no_padding()  # transformers would add the padding's token to the tokens
             plain.save(str(new / "tokenizer.json"))
             specials = [one.content for one in tokenizer.get_added_tokens_decoder().values() if one.special]
-            # another token would become special by being named here
-            end = dict.fromkeys(("eos_token", "pad_token"), END_OF_TEXT) if END_OF_TEXT in specials else {}
-            if end:  # generate() looks for it in the second file, and older programs in the first
+            end = {}  # a token becomes special by being named here, so only one that is special already is named
+            if END_OF_TEXT in specials:
+                end = {"eos_token": END_OF_TEXT, "pad_token": END_OF_TEXT}
+                # generate() looks for it in generation_config.json, and older programs in config.json.
                 files["generation_config.json"] = {"eos_token_id": tokenizer.token_to_id(END_OF_TEXT)}
                 files["config.json"] |= files["generation_config.json"]
             split = {"split_special_tokens": True} if tokenizer.encode_special_tokens else {}
@@ -70,7 +71,7 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
             (new / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         if card is not None:
             (new / "README.md").write_text(card, encoding="utf-8")
-        (new / "model.safetensors").chmod((new / "config.json").stat().st_mode)  # save_file, too
+        (new / "model.safetensors").chmod((new / "config.json").stat().st_mode)  # save_file lets only the owner read
         new.rename(folder)
 
 

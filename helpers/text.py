@@ -39,11 +39,13 @@ def load_tokenizer(folder: str | Path = TINY_LLAMA) -> Tokenizer:
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing: pass a folder that holds a tokenizer.json.")
     names = "added_tokens.json", "special_tokens_map.json", "tokenizer_config.json", "config.json"
-    alone, special, config, model = (read_json(p) if (p := path.with_name(name)).is_file() else {} for name in names)
+    files = [path.with_name(name) for name in names]
+    ids_of_added, special, config, model_config = (read_json(file) if file.is_file() else {} for file in files)
+    config_file = files[2]
     if "added_tokens_decoder" in config:  # this entry counts in place of the older files
-        alone = special = {}
+        ids_of_added = special = {}
     if (listed := config.get("fast_tokenizer_files")) not in (None, [], [path.name]):
-        raise ValueError(f"{path.with_name(names[2])} sets fast_tokenizer_files={shown(listed)}, and transformers may "
+        raise ValueError(f"{config_file} sets fast_tokenizer_files={shown(listed)}, and transformers may "
                          f"read another than {path.name}. Keep the one that counts, as {path.name}, and remove the "
                          "key.")  # fmt: skip
     try:
@@ -58,45 +60,49 @@ def load_tokenizer(folder: str | Path = TINY_LLAMA) -> Tokenizer:
         raise ValueError(unreadable(path, f"is damaged or no tokenizer ({error})")) from error
     said = [*config.items(), *special.items()]
     added = [value for name, value in said if name.endswith("_token") and isinstance(value, str | dict)]  # eos_token
-    for some in (value for name, value in said if name.endswith(("special_tokens", "tokens_decoder"))):
-        added += some.values() if isinstance(some, dict) else some if isinstance(some, list) else []
-    added = {*alone, *map(_content, added)} - {""}
+    for name, value in said:
+        if name.endswith(("special_tokens", "tokens_decoder")) and isinstance(value, dict | list):
+            added += value.values() if isinstance(value, dict) else value
+    added = {*ids_of_added, *map(_content, added)} - {""}
     if missing := sorted(added - {one.content for one in tokenizer.get_added_tokens_decoder().values()}):
         raise ValueError(f"{path} does not add the tokens {shown(missing)}, but other files of the folder do. Have "
                          "it written anew: AutoTokenizer.from_pretrained(folder).save_pretrained(folder).")  # fmt: skip
     try:
         flags = {int(n): AddedToken(**one) for n, one in config.get("added_tokens_decoder", {}).items()}
     except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError(unreadable(path.with_name(names[2]), f"is damaged ({error})")) from error
+        raise ValueError(unreadable(config_file, f"is damaged ({error})")) from error
     if "added_tokens_decoder" not in config:
         config, flags = config | special, tokenizer.get_added_tokens_decoder()
-    flags, named = [flags[n] for n in sorted(flags)], {name: config[name] for name in config if name.endswith("_token")}
-    tokenizer.add_tokens(_special(flags, named))
-    _compare_with_class(tokenizer, path, config, model, flags, added)
+    flags = [flags[n] for n in sorted(flags)]
+    roles = {name: config[name] for name in config if name.endswith("_token")}
+    tokenizer.add_tokens(_marked_special(flags, roles))
+    _compare_with_class(tokenizer, path, config, model_config, flags, added)
     return tokenizer
 
 
-def _content(token):
+def _content(token):  # as a file gives it: a string, or an object with more about it
     return str(token.get("content")) if isinstance(token, dict) else str(token)
 
 
-def _special(flags, roles):
-    for one in flags:  # an eos_token, for example, is special
-        one.special |= one.content in map(_content, roles.values())
+def _marked_special(flags, roles):  # a token that has a role, such as eos_token, is special
+    contents = {_content(token) for token in roles.values()}
+    for one in flags:
+        one.special |= one.content in contents
     return flags
 
 
-def _compare_with_class(tokenizer, path, config, model, flags, added):
+def _compare_with_class(tokenizer, path, config, model_config, flags, added):
     """ValueError or a warning if AutoTokenizer gives other ids, or may: some classes do not take all of the file."""
     table, text = read_json(ASSETS / "tokenizers" / "classes.json"), path.read_text(encoding="utf-8")
     stored = json.loads(text)
-    kind, named = str(model.get("model_type") or "llama"), config.get("tokenizer_class") or model.get("tokenizer_class")
+    kind = str(model_config.get("model_type") or "llama")
+    named = config.get("tokenizer_class") or model_config.get("tokenizer_class")
     name, own_code = table["model_types"].get(kind, f"for a {kind!r}"), config.get("auto_map")
     own_code = own_code.get("AutoTokenizer") if isinstance(own_code, dict) else own_code  # AutoProcessor is another
     if named and (own_code or (kind not in table["model_types_that_win"] and name != "TokenizersBackend")):
         name = str(named).removesuffix("Fast")
-    older = re.match(r"[0-4]\.|$", str(model.get("transformers_version") or ""))
-    cuts = older and config.get("fix_mistral_regex") and model.get("model_type") in table["mistrals"]
+    older = re.match(r"[0-4]\.|$", str(model_config.get("transformers_version") or ""))
+    cuts = older and config.get("fix_mistral_regex") and model_config.get("model_type") in table["mistrals"]
     cuts = cuts and tokenizer.get_vocab_size() > 100_000 and tokenizer.pre_tokenizer
     if cuts and json.dumps(table["mistral_split"]) not in text:
         raise ValueError(f"{path.with_name('tokenizer_config.json')} sets fix_mistral_regex, and transformers then "
@@ -116,8 +122,10 @@ def _compare_with_class(tokenizer, path, config, model, flags, added):
     twin.encode_special_tokens = tokenizer.encode_special_tokens
     tokens = {one.content for some in (tokenizer, twin) for one in some.get_added_tokens_decoder().values()}
     for words in [*table["texts"], *(joint.join(["", *sorted(tokens), ""]) for joint in (" x ", "x"))]:
-        both = [(ids := one.encode(words).ids, one.decode(ids, skip_special_tokens=False)) for one in (tokenizer, twin)]
-        for ours, theirs in zip(*both, strict=True):
+        our_ids, their_ids = tokenizer.encode(words).ids, twin.encode(words).ids
+        our_text = tokenizer.decode(our_ids, skip_special_tokens=False)
+        their_text = twin.decode(their_ids, skip_special_tokens=False)
+        for ours, theirs in ((our_ids, their_ids), (our_text, their_text)):
             if ours != theirs:
                 said += f": {words!r} becomes {theirs!r}, by the file {ours!r}. {so}."
                 if words == table["texts"][0]:
@@ -129,16 +137,19 @@ def _twin(parts, name, stored, config, flags, added):
     """The tokenizer that a class of transformers makes of a file."""
     prefix, roles = config.get("add_prefix_space"), parts.pop("tokens")
     roles = {role: _content(token) for role in roles if (token := config.get(role, roles[role]))}
-    scheme = "never" if prefix is False else "always" if name == "LlamaTokenizer" and config.get("legacy") else "first"
-    first = {"ByteLevel": {"add_prefix_space": bool(prefix)}, "Metaspace": {"prepend_scheme": scheme}}
+    scheme = "always" if name == "LlamaTokenizer" and config.get("legacy") else "first"
+    if prefix is False:
+        scheme = "never"
+    settings = {"ByteLevel": {"add_prefix_space": bool(prefix)}, "Metaspace": {"prepend_scheme": scheme}}
     for step in parts["pre_tokenizer"].get("pretokenizers", [parts["pre_tokenizer"]]):
-        step |= first.get(step["type"], {})  # a space before the first word?
+        step |= settings.get(step["type"], {})  # whether the first word gets a space before it
     if name == "LlamaTokenizer" and prefix is False:
         parts["decoder"]["decoders"].pop()  # the step that takes this space away again
-    unknown = {parts["model"]["unk_token"] and roles.get("unk_token")} & stored["model"]["vocab"].keys()
-    parts["model"] = stored["model"] | parts["model"] | {"unk_token": max(unknown, default=None)}
+    unknown = roles.get("unk_token") if parts["model"]["unk_token"] else None
+    unknown = unknown if unknown in stored["model"]["vocab"] else None
+    parts["model"] = stored["model"] | parts["model"] | {"unk_token": unknown}
     twin = Tokenizer.from_str(json.dumps(stored | parts | {"added_tokens": [], "truncation": None, "padding": None}))
-    twin.add_tokens(_special(flags, roles))
+    twin.add_tokens(_marked_special(flags, roles))
     listed = {one.content for one in flags}
     twin.add_special_tokens([token for token in (*roles.values(), *sorted(added)) if token not in listed])
     if name == "CodeLlamaTokenizer" and (start := roles.get("bos_token")):
