@@ -1,12 +1,10 @@
 """Two blocks that learn to repeat what they have read once (notebook 06: the film, and section 6.8)."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 
 import torch
 from torch.nn import functional as F
 
-from helpers.interventions import replaced
 from helpers.model import Llama, LlamaConfig, attention_weights, causal_visible, repeat_kv
 from helpers.train import training_step
 
@@ -24,19 +22,8 @@ def repeated(n_rows: int, shortest: int, length: int, generator: torch.Generator
     return pieces.gather(1, torch.arange(length) % periods)
 
 
-def silenced(model: Llama, part: tuple[int, str] | None):
-    """Inside the `with`, this block's part ("attention", "feed_forward") gives zeros; None: all parts work."""
-    zeros = None if part is None else getattr(model.layers[part[0]], part[1])
-    return nullcontext() if zeros is None else replaced(zeros, lambda part, x, *rest: torch.zeros_like(x))
-
-
 def learn_to_repeat(
-    steps: int,
-    every: int,
-    seed: int,
-    device: torch.device,
-    silent: tuple[int, str] | None = None,
-    common: float = 0.0,
+    steps: int, every: int, seed: int, device: torch.device, common: float = 0.0
 ) -> Iterator[tuple[int, Llama]]:
     """Train a model of two blocks on rows that repeat, drawn anew at every step; yields (step, model) on the way.
 
@@ -45,7 +32,6 @@ def learn_to_repeat(
         every: after how many of them it is yielded, from step 0 on.
         seed: of the first weights and of the rows.
         device: where the model computes.
-        silent: block (0, 1) and part that gives zeros in every step.
         common: length of one random vector, added to every letter's embedding before the training.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -60,8 +46,7 @@ def learn_to_repeat(
         if step % every == 0:
             yield step, model
         rows = repeated(32, 4, 2 * MAX_PERIOD + 1, generator).to(device)
-        with silenced(model, silent):
-            training_step(model, optimizer, rows[:, :-1], rows[:, 1:])
+        training_step(model, optimizer, rows[:, :-1], rows[:, 1:])
 
 
 @torch.no_grad()

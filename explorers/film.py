@@ -8,17 +8,12 @@ from matplotlib.figure import Figure
 from torch.nn import functional as F
 
 from explorers.base import GREY, PALE, Explorer, bare, hide_future, slider, switch
-from explorers.circuit import CONFIG, MAX_PERIOD, learn_to_repeat, repeated, silenced
+from explorers.circuit import CONFIG, MAX_PERIOD, learn_to_repeat, repeated
 from helpers.interventions import attention_by_layer
 from helpers.model import Llama, causal_visible
 from helpers.plots import HATCH, HIDDEN, INK, KEY
 
-RUNS = {  # what is learned: the part that is silent, the length of the vector that all letters get
-    "all parts work": (None, 0.0), "one vector added to all letters": (None, 0.16),
-    "attention of block 0 is silent": ((0, "attention"), 0.0),
-    "feed-forward of block 0 is silent": ((0, "feed_forward"), 0.0),
-    "attention of block 1 is silent": ((1, "attention"), 0.0),
-}  # fmt: skip
+USUAL, *_ = RUNS = {"nothing added": 0.0, "one vector added to all letters": 0.16}  # and how long this vector is
 N, LETTERS = 24, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdef"
 TASKS = "the token just before", "the token after the earlier copy"
 
@@ -39,18 +34,18 @@ class Film(Explorer):
         self.stages = {name: {} for name in RUNS}
         draw = torch.Generator().manual_seed(4)
         self.piece, self.copies = torch.randperm(26, generator=draw)[:N], repeated(64, MAX_PERIOD, 2 * MAX_PERIOD, draw)
-        self._keep("all parts work", *next(learn_to_repeat(0, 1, 0, device)))
+        self._keep(USUAL, *next(learn_to_repeat(0, 1, 0, device)))
         controls = {"step": slider("after step", 0, 0, steps, every), "run": switch("training", list(RUNS))}
         controls["length"] = slider("length of the piece", 12, 4, 20)
         alt = "A text, each token dark if it was expected. Left, loss against step. Right, eight attention triangles; "
         super().__init__(self._fixed(), self._draw, controls, alt + "the cells that the task needs are framed.")
 
-    def learn(self, run: str = "all parts work", steps: int | None = None, report=lambda step, loss: None):
+    def learn(self, run: str = USUAL, steps: int | None = None, report=lambda step, loss: None):
         """Train one of `RUNS`; the picture moves meanwhile, `report(step, loss)` is called, the last picture stays."""
-        steps, start, (silent, common) = steps or self.steps, time.perf_counter(), RUNS[run]
+        steps, start = steps or self.steps, time.perf_counter()
         self.controls["run"].value = run
         try:
-            for step, model in learn_to_repeat(steps, self.every, 0, self.device, silent, common):
+            for step, model in learn_to_repeat(steps, self.every, 0, self.device, RUNS[run]):
                 self.left = (time.perf_counter() - start) * (steps - step) / step if step else 0.0
                 self._keep(run, step, model)
                 self.controls["step"].value = step
@@ -62,7 +57,7 @@ class Film(Explorer):
 
     def _keep(self, run, step, model):
         rows = self.copies.to(self.device)
-        with torch.no_grad(), silenced(model, RUNS[run][0]):
+        with torch.no_grad():
             loss = F.cross_entropy(model(rows[:, :-1])[:, MAX_PERIOD:].mT, rows[:, MAX_PERIOD + 1 :]).item()
         weights = {name: weight.detach().cpu().clone() for name, weight in model.state_dict().items()}
         self.stages[run][step] = loss, weights
@@ -89,7 +84,6 @@ class Film(Explorer):
         # What moves.
         self.looks = [at.imshow(torch.zeros(N, N).numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto") for at in maps]
         self.bands = [at.add_collection(LineCollection([], colors=KEY, lw=0.7)) for at in maps]
-        self.mutes = [at.text(7, 16, "", ha="center", va="center", fontsize=11) for at in maps]
         boxes = [[(x, 0), (x + 0.94, 0), (x + 0.94, 1), (x, 1)] for x in range(N)]
         self.boxes = page.add_collection(PolyCollection(boxes, ec=HATCH, lw=0.6))
         self.borders = page.add_collection(LineCollection([], colors=KEY, lw=2))
@@ -101,26 +95,24 @@ class Film(Explorer):
 
     @torch.no_grad()
     def _draw(self, step, run, length):
-        run, missing = (run, "") if self.stages[run] else ("all parts work", f" ({run}: not trained yet)")
-        known, silent, hidden = self.stages[run], RUNS[run][0], ~causal_visible(N, N)
+        run, missing = (run, "") if self.stages[run] else (USUAL, f" ({run}: not trained yet)")
+        known, hidden = self.stages[run], ~causal_visible(N, N)
         step = max(at for at in known if at <= step)
         loss, weights = known[step]
         self.model.load_state_dict(weights)
         text = self.piece[torch.arange(N) % length][None]
-        with silenced(self.model, silent):
-            shares, attention = self.model(text).softmax(-1)[0], attention_by_layer(self.model, text)
+        shares, attention = self.model(text).softmax(-1)[0], attention_by_layer(self.model, text)
         right = torch.cat([torch.tensor([1 / 32]), shares[range(N - 1), text[0, 1:]]])
         self.boxes.set_facecolors([str(1 - 0.85 * share) for share in right.tolist()])
         self.borders.set_segments([[(x - 0.03, -0.3), (x - 0.03, 1.3)] for x in range(length, N, length)])
         for letter, token, share in zip(self.letters, text[0].tolist(), right.tolist(), strict=True):
             letter.set(text=LETTERS[token], color="white" if share > 0.5 else INK)
-        for place, (look, band, mute) in enumerate(zip(self.looks, self.bands, self.mutes, strict=True)):
+        for place, (look, band) in enumerate(zip(self.looks, self.bands, strict=True)):
             block, head = divmod(place, 4)
-            off, back = silent == (block, "attention"), 1 if block == 0 else length - 1
-            look.set_data((attention[block, head] * (not off)).masked_fill(hidden, float("nan")).numpy())
-            mute.set_text("silent" if off else "")
+            back = 1 if block == 0 else length - 1
+            look.set_data(attention[block, head].masked_fill(hidden, float("nan")).numpy())
             corners = [(x - 0.5, x + back - 0.5) for x in range(N - back)]
-            band.set_segments([[(x, y), (x + 1, y), (x + 1, y + 1), (x, y + 1), (x, y)] for x, y in corners if not off])
+            band.set_segments([[(x, y), (x + 1, y), (x + 1, y + 1), (x, y + 1), (x, y)] for x, y in corners])
         for other, curve in self.curves.items():
             curve.set_data(list(self.stages[other]), [one for one, _ in self.stages[other].values()])
         self.curve.set_data(list(known), [one for one, _ in known.values()])

@@ -45,7 +45,7 @@ def made(name):
     if name == "explore_training":
         for run in film.RUNS:
             explorer.learn(run)
-        put_back(explorer, {"step": 0, "run": "all parts work"})
+        put_back(explorer, {"step": 0, "run": film.USUAL})
     return explorer, explorer.values, explorer.png
 
 
@@ -154,15 +154,15 @@ def test_a_saved_notebook_as_html_shows_the_picture_and_its_words(with_state):
 
 def test_06s_film_trains_as_without_a_picture_and_shows_no_run_under_the_name_of_another():
     explorer = explorers.explore_training(steps=4, every=2)
-    explorer.controls["run"].value = "attention of block 0 is silent"
-    assert "all parts work (attention of block 0 is silent: not trained yet)" in explorer.finding
+    explorer.controls["run"].value = "one vector added to all letters"
+    assert "nothing added (one vector added to all letters: not trained yet)" in explorer.finding
     reported = []
-    explorer.learn("attention of block 0 is silent", report=lambda *at: reported.append(at))
-    stages = explorer.stages["attention of block 0 is silent"]
-    assert "attention of block 0 is silent:" in explorer.finding
+    explorer.learn("one vector added to all letters", report=lambda *at: reported.append(at))
+    stages = explorer.stages["one vector added to all letters"]
+    assert "one vector added to all letters:" in explorer.finding
     assert "not trained" not in explorer.finding
     assert reported == [(at, stages[at][0]) for at in stages]
-    for step, model in circuit.learn_to_repeat(4, 2, 0, "cpu", (0, "attention")):
+    for step, model in circuit.learn_to_repeat(4, 2, 0, "cpu", film.RUNS["one vector added to all letters"]):
         assert all(torch.equal(stages[step][1][name], weight) for name, weight in model.state_dict().items())
 
 
