@@ -92,13 +92,9 @@ def attention_with_sink__minus_logsumexp(scores, visible, sinks, v):
     return ((scores - whole).exp() @ v.float()).to(v.dtype)
 
 
-WRONG["attention_with_sink"]["largest_of_the_scores"] = (
-    "Does exp of the sink overflow",
-    mutate(attention_with_sink__written_out, "torch.maximum(", "torch.where(visible.any(-1, keepdim=True), "),
-)
-
-
 WRONG["attention_with_sink"] |= {
+    "largest_of_the_scores": ("Does exp of the sink overflow", mutate(
+        attention_with_sink__written_out, "torch.maximum(", "torch.where(visible.any(-1, keepdim=True), ")),
     "one_query_sees_all": ("does this key get a weight all the same", lambda scores, visible, *rest:
         attention_with_sink__written_out(scores, visible | (scores.shape[2] == 1), *rest)),
     "float32_out_of_float64": ("(torch.float64) converts", lambda *given: (
@@ -115,9 +111,6 @@ WRONG["attention_with_sink"] |= {
         attention_with_sink__written_out(scores, visible, sinks, torch.cat((v[:1], v[1:].detach()))))),
     "visible_as_a_view": ("not contiguous in memory", lambda scores, visible, *rest:
         attention_with_sink__written_out(scores, visible.view(-1).view(visible.shape), *rest)),
-    "softmax_in_the_dtype_of_v": ("softmax taken in float32", lambda scores, visible, sinks, v: (
-        torch.cat((scores.float().masked_fill(~visible, -torch.inf), sinks[:, None, None].expand(*scores.shape[:3], 1)),
-                  -1).to(v.dtype).softmax(-1)[..., :-1].float() @ v.float()).to(v.dtype)),
     "sinks_in_the_dtype_of_v": ("softmax taken in float32", lambda scores, visible, sinks, v:
         attention_with_sink__written_out(scores, visible, sinks.to(v.dtype), v)),
     "scores_in_the_dtype_of_v": ("softmax taken in float32", lambda scores, visible, sinks, v:

@@ -140,12 +140,10 @@ WRONG["rms_norm_backward"] |= {
         rms_norm_backward__formula(grad_y, x.to(grad_y.dtype) if place else x,
                                    weight if place else weight.to(grad_y.dtype), eps)))
        for place, name in enumerate(("weight", "x"))},
-    "bfloat16_through_float16": ("bfloat16 goes to 3e38", lambda grad_y, *rest: tuple(
-        one.to(grad_y.dtype) for one in rms_norm_backward__formula(
-            *(one.half() if getattr(one, "dtype", 0) == torch.bfloat16 else one for one in (grad_y, *rest))))),
-    "float16_through_bfloat16": ("in float16", lambda grad_y, *rest: tuple(
-        one.to(grad_y.dtype) for one in rms_norm_backward__formula(
-            *(one.bfloat16() if getattr(one, "dtype", 0) == torch.float16 else one for one in (grad_y, *rest))))),
+    **{f"{one}_through_{other}": (words, lambda *given, one=one, other=other: tuple(
+        y.to(given[0].dtype) for y in rms_norm_backward__formula(
+            *(y.to(other) if getattr(y, "dtype", 0) == one else y for y in given)))) for words, one, other in (
+                ("goes to 3e38", torch.bfloat16, torch.float16), ("in float16", torch.float16, torch.bfloat16))},
     "u_rounded_in_float16": ("in float16, u almost along n", mutate(
         rms_norm_backward__formula, "grad_y.float() * weight.float()",
         "(grad_y * weight.to(grad_y.dtype) if x.dtype == torch.float16 else grad_y.float() * weight.float()).float()")),

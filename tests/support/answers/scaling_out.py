@@ -40,10 +40,8 @@ WRONG["merge_attention"] |= {
     "left_out_for_all_queries": ("-inf for one query only", _left_out_everywhere),
     "inf_left_out": ("A fault of a rank", lambda o, s: merge_attention__einsum(o.masked_fill(o.isinf(), 0), s)),
     "nan_as_0": ("a fault shows", lambda o, s: merge_attention__einsum(o.nan_to_num() if s.isneginf().any() else o, s)),
-    "float32_out_of_float64": ("(torch.float64) converts", lambda o, s: merge_attention__einsum(o, s).to(
-        o.dtype if o.dtype != torch.float64 else torch.float32)),
-    "float16_stays_float32": ("(torch.float16) converts", lambda o, s: merge_attention__einsum(o, s).to(
-        o.dtype if o.dtype != torch.float16 else torch.float32)),
+    **{f"float32_out_of_{one}": (f"({one}) converts", lambda o, s, one=one: merge_attention__einsum(o, s).to(
+        o.dtype if o.dtype != one else torch.float32)) for one in (torch.float64, torch.float16)},
     "logsumexps_in_float16": ("quarters alone", lambda o, s: merge_attention__einsum(
         o, s.half().float() if o.dtype == torch.float16 else s)),
     "one_rank_left_out_a_query": ("A rank may have -inf", lambda o, s: (s.softmax(0)[..., None] * o.float().masked_fill(
