@@ -32,7 +32,7 @@ class Int4Matrix:
         return self.codes.nbytes + self.scales.nbytes
 
     def product(self, x):
-        """The product with x (n, n_in): (n, n_out), of few tokens in bfloat16."""
+        """The product with x (n, n_in), (n, n_out): bfloat16 for few tokens, float32 for many or with a gradient."""
         if len(self.scales) * GROUP > self.n_in:
             x = F.pad(x, (0, -self.n_in % GROUP))
         if (needs_gradient(x) or len(x) > FEW) and (order := _order()):
@@ -47,7 +47,7 @@ class Int4Matrix:
         return torch._weight_int4pack_mm_for_cpu(x.bfloat16(), self.codes, GROUP, self.scales)
 
     def _strips(self, rows, join):
-        # The matrix in strips (n, n_in, rows), some at once, in float32.
+        # The whole matrix in strips (n, n_in, rows), some at a time, in float32; rows and join are those of _order.
         codes = self.codes.view(-1, len(self.scales), GROUP, rows // 2)
         scales = self.scales.unflatten(1, (-1, 1, rows)).transpose(0, 1)  # (n_strips, n_in / 32, 1, rows, 2)
         n = max(1, WIDENED // (rows * GROUP * len(self.scales)))
@@ -68,7 +68,8 @@ def of_strips(tokens, strips):
 
 @cache
 def _order():
-    # How this processor's matrices are packed: so many rows beside each other, and whether a byte holds neighbours.
+    # How PyTorch packs a matrix on this processor, found by trying: so many rows beside each other, and whether the two
+    # halves of a byte are neighbours (stack) or half the rows apart (cat); None if it is packed in another way.
     matrix = Int4Matrix((torch.arange(BLOCK * GROUP) * 7 % 61).view(BLOCK, GROUP))
     expected = matrix._packed_product(torch.eye(GROUP)).float()
     for rows, join in ((64, torch.cat), (32, torch.cat), (32, torch.stack)):

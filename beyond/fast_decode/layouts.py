@@ -17,7 +17,6 @@ LAYOUTS = {  # how a matrix may be stored, by what its numbers are; what is not 
     torch.int8: ("rows", "bags of 192"),
     torch.int4: ("packed",),
 }
-WIDE = (torch.float32, torch.float64)
 
 
 def lay_out(model, linear):
@@ -58,8 +57,10 @@ class LaidOutLinear(nn.Module):
     def __init__(self, group, dtype, layout):
         super().__init__()
         matrix, scale = torch.cat(tuple(group)), None
-        self.dtype, self.layout, (self.n_out, self.n_in) = dtype, layout, matrix.shape
-        self.in_bags, self.width = layout.startswith("bags"), int(layout.split()[-1]) if " of " in layout else 0
+        self.dtype, self.layout = dtype, layout
+        self.n_out, self.n_in = matrix.shape
+        self.in_bags = layout.startswith("bags")
+        self.width = int(layout.split()[-1]) if " of " in layout else 0  # outputs of a strip; 0: nothing is cut
         if self.width:
             padding = matrix.new_zeros(-len(matrix) % self.width, self.n_in)
             matrix = torch.cat((matrix, padding)).unflatten(0, (-1, self.width)).transpose(1, 2).contiguous()
@@ -89,12 +90,13 @@ class LaidOutLinear(nn.Module):
         return f"{self.n_in} -> {self.n_out}, {self.layout}"
 
     def forward(self, x):
-        tokens, few = x.reshape(-1, self.n_in), 4 if self.in_bags else 1
+        tokens = x.reshape(-1, self.n_in)
+        few = 4 if self.in_bags else 1  # up to so many vectors, one product for each is faster
         if len(tokens) <= few and not needs_gradient(x):
             product = torch.stack([self.of_vector(token) for token in tokens])
         elif self.packed:
             product = product_with(self.weight, tokens).to(x.dtype)
-        elif self.weight.dtype in WIDE:
+        elif self.weight.dtype in (torch.float32, torch.float64):
             product = self.of_many(tokens.to(self.weight.dtype))
         else:
             product = self.of_many_widened(tokens).to(x.dtype)
@@ -110,16 +112,16 @@ class LaidOutLinear(nn.Module):
         return (tokens @ whole)[:, : self.n_out]
 
     def of_many_widened(self, tokens):
-        """The same in a wider dtype: the matrix is widened in parts which a core's cache holds."""
+        """The same for a narrow matrix, widened in parts which a core's cache holds; bfloat16 may stay as it is."""
         narrow = self.weight.dtype
-        wide = torch.promote_types(tokens.dtype, torch.float32)
-        wide = narrow if narrow == torch.bfloat16 and multiplies_bfloat16() else wide
-        tokens, products = tokens.to(wide), []
+        keeps_bfloat16 = narrow == torch.bfloat16 and multiplies_bfloat16()
+        wide = narrow if keeps_bfloat16 else torch.promote_types(tokens.dtype, torch.float32)
+        multiply, tokens, products = of_strips if self.width else F.linear, tokens.to(wide), []
         matrix = self.weight.view(-1, self.n_in, self.weight.shape[1]) if self.width else self.weight
         for part in matrix.split(max(1, WIDENED // (self.n_in * max(1, self.width)))):
             if narrow == torch.uint8:
                 part = from_bytes(part.flatten(0, 1)).view(len(part), self.n_in, -1)
-            products.append((of_strips if self.width else F.linear)(tokens, part.to(wide)))
+            products.append(multiply(tokens, part.to(wide)))
         product = torch.cat(products, dim=1)[:, : self.n_out]
         return product if self.scale is None else product * self.scale
 
@@ -204,12 +206,12 @@ def from_bytes(rows):
         return rows[:, :-8] * step[:, None] + least[:, None]
 
 
-class FusedNorm(RMSNorm):
-    def forward(self, x):  # one call of PyTorch's instead of eight
+class FusedNorm(RMSNorm):  # in one call of PyTorch instead of eight
+    def forward(self, x):
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
-class FusedAttention(GroupedQueryAttention):
+class FusedAttention(GroupedQueryAttention):  # reads the matrices of queries, keys and values at once
     def __init__(self, attention, linear):
         nn.Module.__init__(self)
         self.head_dim, self.n_rep = attention.head_dim, attention.n_rep
@@ -224,7 +226,7 @@ class FusedAttention(GroupedQueryAttention):
         return turned[:, : -self.n_kv_heads], turned[:, -self.n_kv_heads :], v
 
 
-class FusedSwiGLU(SwiGLU):
+class FusedSwiGLU(SwiGLU):  # reads the matrices of gate and up at once
     def __init__(self, feed_forward, linear):
         nn.Module.__init__(self)
         self.gate_up_proj = linear(feed_forward.gate_proj.weight, feed_forward.up_proj.weight)

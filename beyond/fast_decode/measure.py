@@ -10,8 +10,8 @@ import torch
 from beyond.fast_decode.layouts import LaidOutLinear, full_name
 
 ROUNDS = 5
-# Each layout is timed on so many bytes of float32 matrices, or on half of what the last cache holds, if that is more:
-# before its next turn four others are read, twice what the cache holds.
+# Bytes of float32 matrices on which each layout is timed: at least half of what the last cache holds, because then the
+# four other layouts, which are read before its next turn, are twice what the cache holds, so nothing is left in it.
 SAMPLE = 2**25
 if "SC_LEVEL3_CACHE_SIZE" in getattr(os, "sysconf_names", ()):
     SAMPLE = max(SAMPLE, os.sysconf("SC_LEVEL3_CACHE_SIZE") // 2)
@@ -30,10 +30,10 @@ def times_of(groups, candidates):
         width, n_out = alike[0][0].shape[1], sum(map(len, alike[0]))
         rows = SAMPLE // (4 * width)
         sample = [torch.cat(group)[:rows] for group in alike[: max(1, rows // n_out)]]
-        x, read = sample[0].new_ones(1, 1, width), sum(map(len, sample)) / n_out
+        x, n_products = sample[0].new_ones(1, 1, width), sum(map(len, sample)) / n_out  # of a whole group each
         trials = {way: [LaidOutLinear([part], *ways[way]) for part in sample] for way in ways}
         runners = {way: lambda x=x, every=linears: [linear(x) for linear in every] for way, linears in trials.items()}
-        times[shape] = {way: round(1e6 * min(taken) / read, 1) for way, taken in _benchmark(runners).items()}
+        times[shape] = {way: round(1e6 * min(taken) / n_products, 1) for way, taken in _benchmark(runners).items()}
     return times
 
 
