@@ -43,11 +43,12 @@ def compare(folder: str | Path, mesh: DeviceMesh, file: str | None = None) -> di
         found |= _exchanges(part, tokens)
     found |= {"bytes held": bytes_of(part), "bytes in all": bytes_of(whole)}
     found |= {"heads": part.config.n_heads, "key/value heads": part.new_cache(1).k.shape[2]}
-    return found | _function(part, whole, tokens) | _gradients(part, whole, tokens, rank, n_ranks)
+    return found | _outputs(part, whole, tokens) | _gradients(part, whole, tokens, rank, n_ranks)
 
 
 @torch.no_grad()
-def _function(part, whole, tokens):
+def _outputs(part, whole, tokens):
+    """How far the split model's logits are from the whole one's, and whether their bits and their texts are equal."""
     logits, expected = part(tokens), whole(tokens)
     same_text = torch.equal(generate(part, tokens, 20), generate(whole, tokens, 20))
     same_bits = torch.equal(logits, expected)
@@ -55,13 +56,15 @@ def _function(part, whole, tokens):
 
 
 def _gradients(part, whole, tokens, rank, n_ranks):
+    """How far this rank's loss and gradients are from the whole model's, or from its part of them."""
     losses = [F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()) for model in (part, whole)]
     sum(losses).backward()
     gaps = {}
     for (name, right), weight in zip(whole.named_parameters(), part.parameters(), strict=True):
         mine = weight.grad.full_tensor() if isinstance(weight, DTensor) else weight.grad
-        cut = [dim for dim in range(right.ndim) if mine.shape[dim] < right.shape[dim]]
-        gaps[name] = difference(mine, right.grad.chunk(n_ranks, *cut)[rank] if cut else right.grad)
+        cut = [dim for dim in range(right.ndim) if mine.shape[dim] < right.shape[dim]]  # one dimension at most
+        expected = right.grad.chunk(n_ranks, cut[0])[rank] if cut else right.grad
+        gaps[name] = difference(mine, expected)
     return {"loss": difference(*losses), "gradients": gaps}
 
 

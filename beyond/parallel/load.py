@@ -37,7 +37,8 @@ def read_part(model: Llama, weights, rank: int, device: str = "cpu", place: str 
     for name, weight in model.named_parameters():
         part = weight.to_local() if isinstance(weight, DTensor) else weight
         sizes = zip(part.shape, weights[name].shape, strict=True)
-        mine = tuple(slice(rank * size, rank * size + size) if size < whole else slice(size) for size, whole in sizes)
+        starts = [rank * size if size < whole else 0 for size, whole in sizes]  # a dimension that is not cut: from 0 on
+        mine = tuple(slice(start, start + size) for start, size in zip(starts, part.shape, strict=True))
         read = weights[name][mine]
         raise_if(unusable({name: read}), place)
         part.copy_(read)

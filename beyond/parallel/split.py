@@ -33,11 +33,10 @@ def parallel_plan(config: LlamaConfig) -> dict[str, ParallelStyle]:
 def require_divisible(config: LlamaConfig, n_ranks: int):
     """Raise ValueError unless heads, hidden units and vocabulary can be dealt out to n_ranks in equal parts."""
     for name in ("n_heads", "n_kv_heads", "hidden_dim", "vocab_size"):
-        if getattr(config, name) % n_ranks:
-            raise ValueError(
-                f"{name}={getattr(config, name)} cannot be dealt out to {n_ranks} processes: start a number of "
-                "processes that divides it (notebook 09, section 9.2)."
-            )
+        size = getattr(config, name)
+        if size % n_ranks:
+            raise ValueError(f"{name}={size} cannot be dealt out to {n_ranks} processes: start a number of processes "
+                             "that divides it (notebook 09, section 9.2).")  # fmt: skip
 
 
 def split_model(model: Llama, mesh: DeviceMesh) -> Llama:

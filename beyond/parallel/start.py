@@ -26,9 +26,9 @@ def launch(*program: str, n: int = 2, seconds: float = 180) -> list[str]:
         RuntimeError: if one of them fails, with its own traceback; or if they are not done in time.
     """
     until = time.monotonic() + seconds
-    how = "forkserver" if sys.platform == "linux" else "spawn"  # on macOS a fork after imports may crash
-    if how == "forkserver":
-        get_context(how).set_forkserver_preload(["beyond.parallel", "helpers.generate", "helpers.text"])
+    method = "forkserver" if sys.platform == "linux" else "spawn"  # on macOS a fork after imports may crash
+    if method == "forkserver":
+        get_context(method).set_forkserver_preload(["beyond.parallel", "helpers.generate", "helpers.text"])
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)  # the ranks find each other here
     settings = {"MASTER_ADDR": "localhost", "MASTER_PORT": f"{store.port}", "TORCHELASTIC_USE_AGENT_STORE": "True"}
     settings |= {"WORLD_SIZE": f"{n}", "LOCAL_WORLD_SIZE": f"{n}", "CUDA_VISIBLE_DEVICES": ""}
@@ -36,12 +36,12 @@ def launch(*program: str, n: int = 2, seconds: float = 180) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         printed = Path(folder, "printed")
         printed.touch()
-        ranks = start_processes(_rank, (program, settings, printed), n, join=False, start_method=how)
+        ranks = start_processes(_rank, (program, settings, printed), n, join=False, start_method=method)
         try:
             while not ranks.join(max(until - time.monotonic(), 0)):
                 if time.monotonic() > until:
-                    waits = "does a rank wait for a sum that another one skips?"
-                    raise RuntimeError(f"{' '.join(program)} is not done after {seconds} seconds: {waits}")
+                    advice = "does a rank wait for a sum that another one skips?"
+                    raise RuntimeError(f"{' '.join(program)} is not done after {seconds} seconds: {advice}")
         except (ProcessExitedException, ProcessRaisedException) as error:
             raise RuntimeError(f"{' '.join(program)} failed in a process:\n{str(error)[-2000:]}") from None
         finally:  # after the stop button, too
@@ -57,13 +57,15 @@ def _rank(rank, program, settings, printed):
     torch.seed()  # forked ranks would all draw the same numbers
     sys.stdout = printed.open("a", buffering=1, encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a notebook would show it; errors are passed on
-    is_module = program[0] == "-m"
-    sys.argv = list(program[is_module:])
-    (runpy.run_module if is_module else runpy.run_path)(sys.argv[0], run_name="__main__")
+    if program[0] == "-m":
+        run, sys.argv = runpy.run_module, list(program[1:])
+    else:
+        run, sys.argv = runpy.run_path, list(program)
+    run(sys.argv[0], run_name="__main__")
 
 
 def start_ranks(seconds: int = 60) -> DeviceMesh:
-    """Join the processes that torch.distributed.run started; a rank that never answers is an error after `seconds`."""
+    """The mesh of all processes that torch.distributed.run started; an error if one does not answer for `seconds`."""
     kind = "cuda" if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]) else "cpu"
     if kind == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
