@@ -1,4 +1,4 @@
-"""A trained LLaMA on the operating table: replace, remove or swap a part, measure what it costs, put it back.
+"""A trained LLaMA on the operating table: replace or remove a part, measure what it costs, put it back.
 
 One number proves little. Measure beside it: nothing changed, everything removed, and another part, drawn at random.
 """
@@ -47,7 +47,7 @@ def held_out_loss(model: nn.Module) -> float:
 def attention_by_layer(model: Llama, tokens: torch.Tensor) -> torch.Tensor:
     """Attention weights of a LLaMA or a relative, mean over the rows of tokens (B, T): (n_layers, H, T, T).
 
-    Zeros where a block's attention is `replaced` by what mixes no values, as in a block that is silent.
+    They are zeros in a block whose attention is `replaced` by something that never calls `attend`.
     """
     weights, size = {}, tokens.shape[1]
 
@@ -77,7 +77,7 @@ def attending(model: Llama, attend: Callable) -> Iterator[None]:
         raise ValueError(f"a {type(model).__name__} has no blocks with the course's attention: pass a Llama, such as "
                          "load_checkpoint(folder) gives.")  # fmt: skip
     with ExitStack() as stack:
-        for kind in {_mixes(part) for part in parts}:
+        for kind in {_class_that_mixes(part) for part in parts}:
             stack.enter_context(mock.patch.object(kind, "attend", _given_own(attend, kind.attend)))
         yield
 
@@ -86,15 +86,15 @@ def _given_own(attend, own):
     return lambda attention, *given: attend(own, attention, *given)
 
 
-def _mixes(attention):
-    # The class whose `attend` mixes the values itself: one that calls super() only changes what comes in or out.
+def _class_that_mixes(attention):
+    # The class whose `attend` mixes the values itself; one that calls super(), and so closes over __class__, does not.
     return next(kind for kind in type(attention).__mro__
                 if "attend" in vars(kind) and "__class__" not in kind.attend.__code__.co_freevars)  # fmt: skip
 
 
 def mixes_plainly(attention: nn.Module) -> bool:
     """Whether softmax over scaled products alone gives the weights: no cap, sink or slope of an edit."""
-    return _mixes(attention).attend is PLAIN
+    return _class_that_mixes(attention).attend is PLAIN
 
 
 def weights_of(own: Callable, attention: nn.Module, q, k, v, visible) -> torch.Tensor:
@@ -108,8 +108,8 @@ def weights_of(own: Callable, attention: nn.Module, q, k, v, visible) -> torch.T
         return attention_weights(q, repeat_kv(k, attention.n_rep), visible)
     one_hot = torch.eye(k.shape[2], dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1)
     weights, mixed = own(attention, q, k, one_hot, visible), own(attention, q, k, v, visible)
-    off = (weights @ repeat_kv(v, attention.n_rep) - mixed).nan_to_num(0).abs().max()  # NaN: of a query without a key
-    if not off <= 0.02 * v.nan_to_num(0).abs().max():
+    gap = (weights @ repeat_kv(v, attention.n_rep) - mixed).nan_to_num(0).abs().max()  # NaN: a query sees no key
+    if not gap <= 0.02 * v.nan_to_num(0).abs().max():
         raise ValueError(f"the {type(attention).__name__} of this model gives no weighted sum of the values, so it has "
                          "no attention weights to show: read what it returns by outputs_of.")  # fmt: skip
     return weights
@@ -143,7 +143,8 @@ def replaced(part: nn.Module | type, forward: Callable) -> Iterator[None]:
         new, kinds = {part: forward}, part.__subclasses__()
         for kind in kinds:
             kinds += kind.__subclasses__()  # the loop goes on over these
-            new |= {kind: refuse} if "forward" in vars(kind) else {}
+            if "forward" in vars(kind):
+                new[kind] = refuse
     else:
         new = {part: functools.partial(forward, part)}
     with ExitStack() as stack:
@@ -169,32 +170,6 @@ def without_heads(model: Llama, heads: Iterable[tuple[int, int]]) -> Iterator[No
 
 
 @contextmanager
-def patched(model: nn.Module, clean: torch.Tensor, places: Iterable[tuple[str, int | slice]]) -> Iterator[None]:
-    """Inside the `with`, modules return at some positions what they return for `clean` (B, T): activation patching.
-
-    Places are pairs of a name in `model.named_modules()` and a position or slice of them: ("layers.2.attention", 5).
-    """
-    places, kept = list(places), {}
-
-    def swap(name, output):
-        if output.shape != kept[name].shape:
-            raise ValueError(f"{name} gives {tuple(output.shape)}, for clean {tuple(kept[name].shape)}: use one shape.")
-        output = output.clone()
-        for position in [position for place, position in places if place == name]:
-            output[:, position] = kept[name][:, position]
-        return output
-
-    with _hooks(model, dict(places), kept.__setitem__), torch.no_grad():
-        model(clean)
-    for name, position in places:
-        n = kept[name].shape[1]
-        if position not in range(-n, n) if isinstance(position, int) else not len(torch.arange(n)[position]):
-            raise ValueError(f"{name} has no position {position}: clean has {n} tokens, numbered from 0.")
-    with _hooks(model, dict(places), swap):
-        yield
-
-
-@contextmanager
 def _hooks(model, names, change, before=False):
     """A module's input (before) or output becomes change(name, tensor); None leaves it as it is."""
     require_model(model)
@@ -204,5 +179,6 @@ def _hooks(model, names, change, before=False):
     with ExitStack() as stack:
         for name in names:
             add = modules[name].register_forward_pre_hook if before else modules[name].register_forward_hook
-            stack.callback(add(lambda _, given, *output, name=name: change(name, *(output or given))).remove)
+            hook = add(lambda _, inputs, output=None, name=name: change(name, inputs[0] if before else output))
+            stack.callback(hook.remove)
         yield
