@@ -152,11 +152,15 @@ def plot_attention(weights, *, visible=None, ax=None, title=None, labels=None, c
 
 
 def _grid(name, values, allowed, instead, seen=True):
+    """The values as an array (T, S); ValueError in the name of `name` if one of those `seen` is not allowed."""
     values = to_numpy(values)
-    if values.ndim != 2 or not values.size or (wrong := values[seen & ~allowed(values)]).size:
-        what = f"shape {values.shape}" if values.ndim != 2 or not values.size else f"{wrong[0]:.3g}"
-        raise ValueError(f"{name} cannot draw {what}: pass (queries, keys), at least one of each, {instead}.")
-    return values
+    if values.ndim != 2 or not values.size:
+        problem = f"shape {values.shape}"
+    elif (wrong := values[seen & ~allowed(values)]).size:
+        problem = f"{wrong[0]:.3g}"
+    else:
+        return values
+    raise ValueError(f"{name} cannot draw {problem}: pass (queries, keys), at least one of each, {instead}.")
 
 
 def _mask(visible):
@@ -164,7 +168,8 @@ def _mask(visible):
 
 
 def _hatch_hidden(ax, visible):
-    rows, edges = np.nonzero(np.diff(np.pad(~visible, ((0, 0), (1, 1))).astype(int)))  # a run's beginning, then its end
+    hidden = np.pad(~visible, ((0, 0), (1, 1))).astype(int)
+    rows, edges = np.nonzero(np.diff(hidden))  # of each run of hidden cells in a row its beginning, then its end
     (left, right), top = edges.reshape(-1, 2).T - 0.5, rows[::2] - 0.5
     runs = np.array([(left, top), (right, top), (right, top + 1), (left, top + 1), (left, top)]).transpose(2, 0, 1)
     if len(runs):  # all in one patch, and a run of cells as one rectangle: cells by themselves take far longer to draw
