@@ -58,10 +58,10 @@ class LlamaConfig:
         return self.n_heads // self.n_kv_heads
 
     def require_class(self, kind: type):
-        """ValueError if a model of this class lacks what the config asks for; a LLaMA lacks nothing."""
+        """ValueError if a model of this class lacks what the config asks for; the configs of relatives override it."""
 
     def require_length(self, n_tokens: int):
-        """ValueError if RoPE of type "dynamic", which is plain RoPE up to the trained length, had to slow down."""
+        """ValueError if RoPE of type "dynamic" would have to slow down, which it does beyond the trained length."""
         if self.rope_scaling and self.rope_scaling["type"] == "dynamic" and n_tokens > self.max_seq_len:
             raise ValueError(f"{n_tokens} tokens are more than max_seq_len={self.max_seq_len}, and beyond it RoPE of "
                              "type 'dynamic' turns more slowly with every token, which this course does not do: pass "

@@ -72,7 +72,7 @@ def rope_inv_freq(head_dim: int, theta: float = 10000.0, scaling: dict | None = 
         scaling: None; {"type": "linear", "factor": f} slows every pair by f; {"type": "ntk", "factor": f} raises the
             base so that the slowest pair is slowed by f and the fastest not at all; "llama3" slows only the pairs
             whose wavelength is long compared with the trained length, and its other keys are those of Hugging Face's
-            config.json, by default with Meta's constants; "dynamic" is None up to max_seq_len, where it ends here.
+            config.json, by default with Meta's constants; "dynamic" is as None, and longer texts are refused.
 
     Returns:
         inv_freq, (h/2,) float32 [rad/token].
