@@ -62,7 +62,7 @@ WRONG["causal_visible"] |= {
     "empty_text_sees_all": ("no key of the third", lambda t, s, given=None, hides=False: (
         _right(t, s) if given is None else
         (seen := _right(t, s, given, hides)) | ~seen.flatten(1).any(1)[:, None, None, None])),
-    "given_squeezed": ("(5, 1, 5, 5), expected (1, 1, 5, 5)", lambda t, s, given=None, hides=False: _right(
+    "given_squeezed": ("(3, 1, 3, 5), expected (1, 1, 3, 5)", lambda t, s, given=None, hides=False: _right(
         t, s, given if given is None or given.ndim == 2 or len(given) > 1 else given[0, 0], hides)),
     "a_float_below_minus_100000": ("added, float16's lowest", _reading(
         lambda m, hides: m > -1e5 if m.is_floating_point() else (m != 0) != hides)),
@@ -70,6 +70,8 @@ WRONG["causal_visible"] |= {
         _right(t, s) ^ hides if given is None else _right(t, s, given, hides)),
     "four_axes_by_a_1": ("The number of axes", lambda t, s, given=None, hides=False:
         _right(t, s) & given.bool() if given is not None and given.shape[1:] == (1,) else _right(t, s, given, hides)),
+    "integers_of_four_axes_not_turned": ("one text, 1 is hidden", lambda t, s, given=None, hides=False:
+        _right(t, s, given, hides and not (given is not None and given.ndim == 4 and given.dtype == torch.int64))),
     "integers_not_turned": ("in integers as in bools", lambda t, s, given=None, hides=False:
         _right(t, s, given, hides and given is not None and given.dtype == torch.bool)),
     "rows_by_size": (

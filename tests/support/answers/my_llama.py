@@ -3,6 +3,7 @@
 import torch
 from torch.nn import functional as F
 
+from checks.base import mutate
 from checks.own import my_parts
 from helpers.model import llama3_scaling
 from tests.support.answers.register import RIGHT, WRONG, right
@@ -111,6 +112,9 @@ RIGHT["my_llama"] |= {
 
 for words, bug, program in (
     ("Next is stage 1, ", "bfloat16", lambda w, c, t: plain({n: x.bfloat16().float() for n, x in w.items()}, c, t)),
+    ("Next is stage 3, ", "score_0_is_hidden", mutate(
+        plain, "(q @ k", "(s := (q @ k", "h**0.5)", "h**0.5).tril())", "torch.ones(T, T).triu(1).bool()", "s == 0")),
+    ("reshape works", "tokens_viewed", lambda w, c, t: plain(w, c, t.view(-1).view(t.shape))),
     ("Next is stage 2, ", "windows_of_four", lambda w, c, t: torch.cat([plain(w, c, p) for p in t.split(4, 1)], 1)),
     ("not what is returned", "of_the_token_before", lambda w, c, t: plain(w, c, t).roll(1, dims=1)),
     ("still empty", "hole", lambda w, c, t: plain(w, c, t) if c["rope_parameters"]["rope_type"] == "default" else ...),

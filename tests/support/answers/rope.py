@@ -64,6 +64,8 @@ def apply_rope_halves__complex(x, cos, sin):
 WRONG["apply_rope_halves"] |= {
     "float16_through_bfloat16": ("bfloat16 on the way", lambda x, c, s: apply_rope_halves__cat(
         x.bfloat16() if x.dtype == torch.float16 else x, c, s).to(x.dtype)),
+    "stretched_to_the_length_it_had": ("are nan", lambda x, c, s: (y := apply_rope_halves__cat(x, c, s)) * (
+        x.norm(dim=-1, keepdim=True) / y.norm(dim=-1, keepdim=True))),
     "16_tokens": ("Case x of shape", lambda x, c, s: torch.cat(
         (apply_rope_halves__cat(x[:, :, :16], c[:16], s[:16]), x[:, :, 16:]), 2)),
     "bfloat16_through_float16": ("ends at 65504", lambda x, c, s: apply_rope_halves__cat(
