@@ -16,12 +16,13 @@ from helpers.model import PRESETS, count_parameters, repeat_kv
 from helpers.plots import HATCH, HIDDEN, INK, KEY, QUERY, VALUE
 from helpers.text import TINY_LLAMA, encode, load_tokenizer
 
-AGAINST, N = "#C00000", 12  # the colour of what the rule forbids; tokens, at most
+AGAINST = "#C00000"  # the colour of what the rule forbids
+N = 12  # tokens, at most
 TEXT = "The list is sorted. A name is bound."
 RULES = {"packing": (0.16, 0.9, 0.32, 1), "padding of 2": (0.34, 0.9, 0.5, 1), "prefix of 4": (0.52, 0.9, 0.68, 1)}
 
 
-def _hide(scores, seen):
+def _hide(scores, seen):  # scores, or a function of what is seen, for attention that has more than scores
     return scores(seen) if callable(scores) else scores.masked_fill(~seen, -torch.inf).softmax(-1)
 
 
@@ -66,26 +67,28 @@ def explore_masks(model=TINY_LLAMA, text=TEXT, blocks=(), heads=(), tokenizer=No
     """
     usual = is_usual(model)
     model, tokens, word = opened(model, text, tokenizer, N)
-    L, H, n = model.config.n_layers, model.config.n_heads, tokens.shape[1]
-    blocks = chosen("blocks", blocks, L, [0] if usual else spread(L))
-    heads = chosen("heads", heads, H, [1] if usual else range(min(4, H)))
+    n_layers, n_heads, n = model.config.n_layers, model.config.n_heads, tokens.shape[1]
+    blocks = chosen("blocks", blocks, n_layers, [0] if usual else spread(n_layers))
+    heads = chosen("heads", heads, n_heads, [1] if usual else range(min(4, n_heads)))
     run, own, shows_scores = _masked(model, tokens)
-    AT, after_all = torch.arange(n), f"After {'six' if L == 6 else L} block{'s' * (L > 1)}"
-    words, look = map(word, tokens[0].tolist()), {"color": AGAINST, "weight": "bold", "va": "center", "ha": "center"}
+    positions = torch.arange(n)
+    after_all = "After 1 block" if n_layers == 1 else f"After {'six' if n_layers == 6 else n_layers} blocks"
+    words = [word(token) for token in tokens[0].tolist()]
+    look = {"color": AGAINST, "weight": "bold", "va": "center", "ha": "center"}
     figure, (near, sums, far) = new_figure(3, width_ratios=[1, 0.3, 1])
     figure.set_size_inches(8.0, 4.0)
     figure.get_layout_engine().set(rect=(0, 0, 1, 0.9))
     for ax, across, down in ((near, "key", "query"), (far, "token that is replaced", "token whose logits move")):
         bare(ax, (-0.5, n - 0.5), (n - 0.5, -0.5))
-        ax.set(xticks=AT, yticks=AT, xlabel=across, ylabel=down)
+        ax.set(xticks=positions, yticks=positions, xlabel=across, ylabel=down)
         ax.tick_params(length=0)
-    near.set_yticks(AT, [f"{one[:12]}  {t}" for t, one in enumerate(words)], parse_math=False)
+    near.set_yticks(positions, [f"{one[:12]}  {t}" for t, one in enumerate(words)], parse_math=False)
     sums.set(box_aspect=1 / 0.3, anchor="N", xlim=(0, 1.15), ylim=(n - 0.5, -0.5), yticks=[], xlabel="sum of weights")
     sums.axvline(1, color=INK, lw=1, ls=":")
     figure.text(0.02, 0.95, "causal, and …", va="center")
-    box, middle = {"boxstyle": "round,pad=0.4", "ec": INK}, {"va": "center", "ha": "center"}
-    at = {"transform": figure.transFigure, "in_layout": False, "bbox": box, **middle}
-    chips = {name: near.text((x0 + x1) / 2, 0.95, name, **at) for name, (x0, _, x1, _) in RULES.items()}
+    box = {"boxstyle": "round,pad=0.4", "ec": INK}
+    chip = {"transform": figure.transFigure, "in_layout": False, "bbox": box, "va": "center", "ha": "center"}
+    chips = {name: near.text((x0 + x1) / 2, 0.95, name, **chip) for name, (x0, _, x1, _) in RULES.items()}
 
     # What moves: cells, the outline of what the rule allows, bars, the border of the cache, NaN where there is one.
     cells = [ax.imshow(np.ones((2, 2, 3)), extent=(-0.5, n - 0.5, n - 0.5, -0.5)) for ax in (near, far)]
@@ -94,13 +97,15 @@ def explore_masks(model=TINY_LLAMA, text=TEXT, blocks=(), heads=(), tokenizer=No
     cover = sums.add_patch(Rectangle((-0.15, -0.2), 1.3, 1.22, transform=sums.transAxes, fc="white", clip_on=False))
     cover.set(zorder=10, in_layout=False)
     border = near.axhline(-0.5, color=KEY, lw=2.5, clip_on=False)
-    nans = [sums.text(0.3, t, "", fontsize=9, zorder=11, **look) for t in AT]
+    nans = [sums.text(0.3, t, "", fontsize=9, zorder=11, **look) for t in positions]
     nans.append(far.text((n - 1) / 2, (n - 1) / 2, "", fontsize=20, **look))
 
     def draw(window, cached, way, everything, clicked, block=blocks[0], head=heads[0]):
-        rule = masks.causal(AT, AT) | masks.prefix(AT, AT, 4 * ("prefix of 4" in clicked))
-        rule &= masks.sliding_window(AT, AT, window or n) & masks.left_padding(AT, AT, 2 * ("padding of 2" in clicked))
-        rule &= masks.same_document(AT, AT, (7 * n <= 12 * AT).long() * ("packing" in clicked))
+        at = positions, positions  # of the queries and of the keys
+        rule = masks.causal(*at) | masks.prefix(*at, 4 if "prefix of 4" in clicked else 0)
+        rule &= masks.sliding_window(*at, window or n) & masks.left_padding(*at, 2 if "padding of 2" in clicked else 0)
+        if "packing" in clicked:
+            rule &= masks.same_document(*at, (7 * n <= 12 * positions).long())
         every, moved = run(rule, cached, way)
         weights, itself, reach = every[block, head], torch.eye(n).bool(), torch.eye(n).bool()
         allowed = [rule & mask | itself if "themselves" in way else rule & mask for mask in own]
@@ -119,10 +124,12 @@ def explore_masks(model=TINY_LLAMA, text=TEXT, blocks=(), heads=(), tokenizer=No
         border.set_ydata([cached - 0.5 if cached else np.nan] * 2)
         empty, (seen, leak) = weights.isnan().any(-1), ((weights * part).sum(-1).nan_to_num(0) for part in (may, ~may))
         for bar, start, end in zip(bars, (0 * seen, seen), (seen, seen + leak), strict=True):
-            bar.set_segments([((a, t), (b, t)) for a, b, t in zip(start, end, AT, strict=True) if b > a and everything])
+            rows = zip(start, end, positions, strict=True) if everything else ()
+            bar.set_segments([((a, t), (b, t)) for a, b, t in rows if b > a])
         for nan, there in zip(nans, [*empty, empty.any()], strict=True):
             nan.set_text("NaN" if there else "")
-        after = f"{((moved > 0) & ~reach).sum()} leak" + f", {((moved == 0) & reach).sum()} lost" * everything
+        lost = f", {((moved == 0) & reach).sum()} lost" if everything else ""
+        after = f"{((moved > 0) & ~reach).sum()} leak{lost}"
         which = "One head" if usual and len(blocks) == len(heads) == 1 else f"Block {block}, head {head}"
         near.set_title(f"{which}: {may.sum()} of {n * n} pairs allowed")
         far.set_title(f"{after_all}: {'all is NaN' if moved.isnan().any() else after}")
@@ -130,17 +137,16 @@ def explore_masks(model=TINY_LLAMA, text=TEXT, blocks=(), heads=(), tokenizer=No
             none = every[0].isnan().any(-1).any(0).sum()
             return f"{none} of {n} queries see no key: 0 / 0 is NaN. {after_all} all is NaN."
         says = f"Rows sum to {(seen + leak).min():.2f} at least, hidden keys get {leak.max():.2f} at most. "
-        back, felt_back = (n - 1 - torch.where(moved[-1] > least, AT, n - 1).min() for least in (0, 0.01))
+        back, felt_back = (n - 1 - torch.where(moved[-1] > least, positions, n - 1).min() for least in (0, 0.01))
         says += f"{after_all}: {after}; token {n - 1} is moved from up to {back} back."
         return f"{says} By more than 1 % it is moved from up to {felt_back} back."
 
+    all_label = "also the rule's outline, the sums of weights, and what is lost (hatched inside)"
     controls = {
         "window": slider("window (0: none)", window, 0, n - 1),
         "cached": slider("tokens in the cache (above the line)", cached, 0, n - 1),
         "way": switch("how the program hides", [one for one in WAYS if shows_scores or one not in NEED_SCORES]),
-        "everything": toggle(
-            "also the rule's outline, the sums of weights, and what is lost (hatched inside)", everything
-        ),
+        "everything": toggle(all_label, everything),
     }
     more = {"block": blocks, "head": heads}.items()
     controls |= {name: switch(name, numbers) for name, numbers in more if len(numbers) > 1}
@@ -183,11 +189,15 @@ def _masked(model, tokens):
 
 def _picture(sizes, allowed, everything=False, height=14):
     # Cells 14 pixels wide, white to blue where the rule allows it; else hatched, grey, or red where something is.
-    hue, least = torch.tensor([to_rgb(AGAINST), to_rgb(QUERY)])[allowed.long()], torch.where(allowed, 0.1, 0.5)
+    hue = torch.tensor([to_rgb(AGAINST), to_rgb(QUERY)])[allowed.long()]
+    least = torch.where(allowed, 0.1, 0.5)  # share of the hue in the palest cell
     color = 1 - (least + (1 - least) * sizes.nan_to_num(0).clamp(0, 1).sqrt())[..., None] * (1 - hue)
-    color[(sizes == 0) & (~allowed | everything)] = torch.tensor(to_rgb(HIDDEN))
-    color[(sizes == 0) & allowed & (not everything)], color[sizes.isnan()] = 1.0, torch.tensor(to_rgb("#F6D5D5"))
-    hatched = ((sizes == 0) & (~allowed | everything) | ~allowed & ~sizes.isnan() & everything)[..., None]
+    is_zero, is_nan = sizes == 0, sizes.isnan()
+    hidden = is_zero & (~allowed | everything)
+    color[is_zero & ~hidden] = 1.0
+    color[hidden] = torch.tensor(to_rgb(HIDDEN))
+    color[is_nan] = torch.tensor(to_rgb("#F6D5D5"))
+    hatched = (hidden | ~allowed & ~is_nan & everything)[..., None]
     pixels, lines = (y.numpy().repeat(height, 0).repeat(14, 1) for y in (color, hatched))
     row, column = np.indices(lines.shape)[:2]
     pixels = np.where(lines & ((row + column) % 5 == 0), to_rgb(HATCH), pixels)
@@ -202,11 +212,9 @@ def _outline(allowed):
 
 SHARING = {"each query head its own": "n_heads", "as published": "n_kv_heads", "one for all": ""}
 LARGE = {"Llama 3.2 1B": "llama-3.2-1b", "Llama 2 7B": "llama-2-7b", "Llama 3 8B": "llama-3-8b"}
-SENTENCE, LONG, SPEED = (
-    "The function is called with the arguments of the function, and the value of the name",
-    16,
-    10**-0.5,
-)
+SENTENCE = "The function is called with the arguments of the function, and the value of the name"
+LONG = 16  # tokens of it
+SPEED = 10**-0.5  # of the pair whose angles are drawn [rad/token]
 
 
 def explore_cache(tokens=8) -> Explorer:
@@ -270,8 +278,11 @@ def explore_cache(tokens=8) -> Explorer:
             line.set(ydata=reach * each, color=INK if each == per_token[chosen] else PALE)
             line.set(lw=2.5 if each == per_token[chosen] else 1.5)
         for label, count in zip(counted, counts, strict=True):
-            words_for = f"{count} KV head" + "s" * (count > 1) if count == counts[chosen] else str(count)
-            label.set(text=words_for, y=3e6 * 4 * config.n_layers * count * config.head_dim)
+            heads_are = "KV head" if count == 1 else "KV heads"
+            label.set(
+                text=f"{count} {heads_are}" if count == counts[chosen] else count,
+                y=3e6 * 4 * config.n_layers * count * config.head_dim,
+            )
         equal = weight / per_token[chosen]
         level.set_ydata([weight, weight])
         ring.set_data([equal], [weight])
@@ -280,13 +291,9 @@ def explore_cache(tokens=8) -> Explorer:
         mask.set_title(f"Only one row is new: {tokens} weights")
         clock.set_title("No cached key moves any more")
         bytes_.set_title(f"As much as the weights at {equal:,.0f}")
-        says = (
-            f"Token {tokens} adds {6 * heads} keys and {6 * heads} values of 32 numbers; the columns before it do not "
-        )
-        says += (
-            f"change. Each token of the large model takes {per_token[chosen] / 1024:,.0f} KiB of cache in bfloat16, so "
-        )
-        return f"{says}a text of {equal:,.0f} tokens takes as much as all weights, {weight / 1e9:.1f} GB."
+        says = f"Token {tokens} adds {6 * heads} keys and {6 * heads} values of 32 numbers; the columns before it do "
+        says += f"not change. Each token of the large model takes {per_token[chosen] / 1024:,.0f} KiB of cache in "
+        return f"{says}bfloat16, so a text of {equal:,.0f} tokens takes as much as all weights, {weight / 1e9:.1f} GB."
 
     controls = {
         "tokens": slider("tokens written", tokens, 1, LONG),
@@ -294,10 +301,8 @@ def explore_cache(tokens=8) -> Explorer:
         "large": switch("large model", LARGE.items()),
     }
     controls["sharing"].value = "n_kv_heads"
-    alt = (
-        "Columns of keys (orange) and values (green) in six layers; below, the mask, one row framed; a clock with the "
-    )
-    alt += "query's hand and the cached keys; lines of the cache's bytes against tokens."
+    alt = "Columns of keys (orange) and values (green) in six layers; below, the mask, one row framed; a clock with "
+    alt += "the query's hand and the cached keys; lines of the cache's bytes against tokens."
     return Explorer(figure, draw, controls, alt)
 
 
