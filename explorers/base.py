@@ -46,10 +46,10 @@ for output in (".jp-OutputArea-child", ".output_area", ".output_container"):
 NARROW = """.course-explorer .widget-gridbox { container-type: inline-size }
 .course-explorer figcaption, .course-explorer [role=alert] { position: sticky; left: 0; max-width: 100cqw }
 """
-LEAST = 660  # [pixel of the page] a picture of 880 can be read then, and all its parts be clicked
-UNWRITTEN = "\0"  # stands in every text while one finds out which of them `draw` writes
-GREY = "#767676"  # what goes in, before anything is done to it
-PALE = "#B0B0B0"  # as trained, and whatever stands behind what moves
+LEAST = 660  # width [pixel of the page] at which a picture of 880 can still be read, and all its parts be clicked
+UNWRITTEN = "\0"  # put into every text to find out which texts `draw` writes
+GREY = "#767676"  # the input, before anything is done to it
+PALE = "#B0B0B0"  # what the model does as trained, and whatever is behind what moves
 _made = {}  # by cell of the notebook: its last run, and the explorers that this run made
 
 
@@ -112,10 +112,9 @@ class Explorer:
             self._take_picture()
         except Exception as error:  # an exception in a callback would otherwise vanish in the kernel's log
             place = traceback.extract_tb(error.__traceback__)[-1]
-            problem = (
-                f"This setting could not be drawn: {type(error).__name__}: {error} ({Path(place.filename).name}, "
-                f"line {place.lineno}). The picture still shows the last setting that worked: move the control back."
-            )
+            where = f"{Path(place.filename).name}, line {place.lineno}"
+            problem = f"This setting could not be drawn: {type(error).__name__}: {error} ({where}). "
+            problem += "The picture still shows the last setting that worked: move the control back."
         self.picture.value = self._page(problem)
 
     def close(self):
@@ -159,7 +158,7 @@ class Explorer:
         self.settings = f"Settings: {', '.join(_as_words(control) for control in self.controls.values())}."
 
     def _button(self, part, place):
-        # A clear button. Its place is in percent of the picture's width: that is how CSS measures margin and padding.
+        # A transparent button. Its place is in percent of the picture's width, as CSS measures margin and padding.
         corners = np.reshape(place() if callable(place) else place, (2, 2))
         (left, low), (right, high) = corners.min(0), corners.max(0)
         left, top, width, height = 100 * np.array([left, 1 - high, right - left, high - low])
@@ -204,7 +203,7 @@ class Explorer:
             display(data, metadata=metadata, raw=True, display_id=f"{self.box.model_id}-{part}")
 
     def keep(self):
-        """Let what stands where no kernel runs be the present picture, and no longer the first."""
+        """Store the present picture in the cell's output, in place of the first: it is seen where no kernel runs."""
         for part, (data, metadata) in enumerate(self._outputs()):
             if part != 1:  # the widget shows it already
                 display(data, metadata=metadata, raw=True, display_id=f"{self.box.model_id}-{part}", update=True)
@@ -225,9 +224,9 @@ def _replace_former(explorer):
     message = getattr(get_ipython(), "get_parent", dict)()  # what the notebook sent; empty where there is none
     cell = message.get("metadata", {}).get("cellId") or message.get("content", {}).get("code")
     if cell:
-        run, made = message["header"]["msg_id"], _made.get(cell, ("", []))
-        if made[0] != run:
-            for former in made[1]:
+        run, (former_run, formers) = message["header"]["msg_id"], _made.get(cell, ("", []))
+        if former_run != run:
+            for former in formers:
                 former.close()
             _made[cell] = run, []
         _made[cell][1].append(explorer)
@@ -242,8 +241,11 @@ def slider(label: str, value, low, high, step=1, unit="", log=False, says=""):
     Args:
         says: what the caption says of it, such as "query at {}", where label, value and unit would be no sentence.
     """
-    kind = ipywidgets.FloatLogSlider if log else ipywidgets.IntSlider if step == 1 else ipywidgets.FloatSlider
-    form = "d" if step == 1 else ".1f" if not log else ".1e" if low < 0 else ",.0f"
+    kind, form = ipywidgets.FloatSlider, ".1f"
+    if log:
+        kind, form = ipywidgets.FloatLogSlider, ".1e" if low < 0 else ",.0f"
+    elif step == 1:
+        kind, form = ipywidgets.IntSlider, "d"
     description = f"{label} [{unit}]" if unit else label
     return _named(kind(value, min=low, max=high, step=step, readout_format=form), description, says)
 
@@ -303,7 +305,8 @@ def _as_words(control, value=None):
         return control.says.replace("{}", words)
     name, _, unit = control.description.rstrip("]").partition(" [")
     name, bracket, remark = name.partition(" (")
-    return f"{name} {words} {unit}{'s' * (unit in COUNTED and value != 1)}".rstrip() + bracket + remark
+    units = f"{unit}s" if unit in COUNTED and value != 1 else unit
+    return f"{name} {words} {units}".rstrip() + bracket + remark
 
 
 def new_figure(columns, **gridspec):
@@ -333,7 +336,7 @@ def arc(start, end, radius):
 
 
 def strokes(line, *groups):
-    """Let one line be many strokes, in groups: where they start, and how far they go, (x, y, dx, dy)."""
+    """Draw many strokes as one line: groups of (x, y, dx, dy), arrays of where strokes start and how far they go."""
     ends = [np.broadcast_arrays(x, x + dx, np.nan, y, y + dy, np.nan) for x, y, dx, dy in groups]
     ends = np.concatenate([np.stack(one, -1).reshape(-1, 6) for one in ends])
     line.set_data(ends[:, :3].ravel(), ends[:, 3:].ravel())

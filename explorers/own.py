@@ -80,5 +80,5 @@ def chosen(name: str, asked, there: int, otherwise) -> list[int]:
 
 
 def spread(there: int) -> list[int]:
-    """At most eight of so many blocks, evenly spread, with the first and the last."""
+    """Numbers of at most eight of `there` blocks, evenly spread, with the first and the last."""
     return sorted({round(place * (there - 1) / 7) for place in range(8)})

@@ -121,7 +121,7 @@ def explore_hands() -> Explorer:
 
     # What is fixed: sixteen clocks, and where hand 0 is back after one, two, three turns.
     figure, (clocks, ax) = new_figure(2, width_ratios=[1, 1.9])
-    centres = sixteen(clocks)
+    centres = draw_clocks(clocks)
     turns = [ax.axvline(1 + 2 * math.pi * turn, color=HIDDEN, lw=1, ymax=0.8, zorder=0) for turn in range(26)]
     turns.append(ax.text(159, 0.3, "thin lines: hand 0 stands as at 1 back", ha="right", va="top", fontsize=9))
     ax.set(xlim=(0, farthest), ylim=(0.002, 0.6), yscale="log", xlabel="tokens back", ylabel="mean weight (log scale)")
@@ -169,7 +169,7 @@ def explore_hands() -> Explorer:
     }
     alt = "Sixteen clocks with the hands at 1 back and at the chosen distance, grey where they stand still; "
     alt += "mean weight of a head against distance, as trained and now."
-    return Explorer(figure, draw, controls, alt, as_parts(clocks, centres), several=True)
+    return Explorer(figure, draw, controls, alt, clock_parts(clocks, centres), several=True)
 
 
 def explore_reach() -> Explorer:
@@ -194,7 +194,7 @@ def explore_reach() -> Explorer:
 
     # What is fixed: clocks with the angles met in training, the curve of the model as trained, a row of the mask.
     figure, (clocks, cost) = new_figure(2, width_ratios=[1, 1.5])
-    centres, limits = sixteen(clocks), np.minimum(speeds.numpy() * (trained - 1), 2 * math.pi)
+    centres, limits = draw_clocks(clocks), np.minimum(speeds.numpy() * (trained - 1), 2 * math.pi)
     for centre, limit in zip(centres, limits, strict=True):
         clocks.add_patch(Polygon(slice_of(0, limit, 0.92) + centre, fc=HIDDEN, ec="none"))
     cost.plot(smoothed(read((), 1, length) - alone), color=PALE, lw=4, label="as trained")
@@ -238,11 +238,11 @@ def explore_reach() -> Explorer:
     }
     alt = "Sixteen clocks with the angles met in training and the new ones; what each token of a long text costs more "
     alt += "than in a short one, against its position; which keys the last token sees."
-    return Explorer(figure, draw, controls, alt, as_parts(clocks, centres), several=True)
+    return Explorer(figure, draw, controls, alt, clock_parts(clocks, centres), several=True)
 
 
-def as_parts(ax, centres):
-    """Sixteen clocks that can be clicked."""
+def clock_parts(ax, centres):
+    """The parts of an Explorer for sixteen clocks at these centres: {"hand i": where}."""
     return {f"hand {i}": within(ax, x - 1.3, y - 1.8, x + 1.3, y + 1.15) for i, (x, y) in enumerate(centres)}
 
 
@@ -251,8 +251,8 @@ def are_clicked(clicked):
     return np.array([f"hand {i}" in clicked for i in range(16)])
 
 
-def sixteen(ax):
-    """Draw sixteen numbered clocks; their centres."""
+def draw_clocks(ax):
+    """Draw sixteen numbered clocks; returns their centres, (16, 2) in the data of the axes."""
     bare(ax, (-1.5, 10.5), (-11.2, 1.5))
     centres = np.array([(3 * (i % 4), -3 * (i // 4)) for i in range(16)], dtype=float)
     for i, (x, y) in enumerate(centres):
