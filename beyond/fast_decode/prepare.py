@@ -66,7 +66,7 @@ def prepare_for_decoding(model: Llama, weights: str | None = None, layout: str |
         prepared = lay_out(model, linear)
         seconds = {} if layout else seconds_by_threads(prepared)
     prepared.__class__ = _PreparedLlama  # no closure: a deep copy runs on its own
-    prepared.on_one = bool(seconds) and min(seconds, key=seconds.get) == 1
+    prepared.prefers_one_thread = bool(seconds) and min(seconds, key=seconds.get) == 1
     prepared.report = _report(groups, times, seconds, dtype, first.dtype)  # kept: groups hold the model's matrices
     return prepared
 
@@ -80,12 +80,12 @@ class _PreparedLlama(Llama):
     def forward(self, tokens, cache=None, last_only=False, n_pad=None):
         if getattr(tokens, "shape", ())[1:] != (1,):  # many tokens, or nothing that a model takes
             return super().forward(tokens, cache, last_only, n_pad)
-        before, one = torch.get_num_threads(), len(tokens) == 1
-        torch.set_num_threads(1 if self.on_one and one else before)
+        n_threads, is_one_text = torch.get_num_threads(), len(tokens) == 1
+        torch.set_num_threads(1 if self.prefers_one_thread and is_one_text else n_threads)
         try:
-            lean = one and n_pad is None and type(cache) is KVCache
-            lean = lean and (cache.n_pad is None or not cache.n_pad.any())
-            if not lean or self.tok_embeddings.weight.dtype != torch.float32 or not is_untouched(self):
+            is_lean = is_one_text and n_pad is None and type(cache) is KVCache
+            is_lean = is_lean and (cache.n_pad is None or not cache.n_pad.any())
+            if not is_lean or self.tok_embeddings.weight.dtype != torch.float32 or not is_untouched(self):
                 return super().forward(tokens, cache, last_only, n_pad)
             self.check_call(tokens, cache)
             with torch.no_grad():
@@ -93,7 +93,7 @@ class _PreparedLlama(Llama):
             cache.length += 1
             return logits.view(1, 1, -1)
         finally:
-            torch.set_num_threads(before)
+            torch.set_num_threads(n_threads)
 
     def extra_repr(self):
         return self.report
