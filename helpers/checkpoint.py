@@ -127,10 +127,11 @@ def blank_model(config: LlamaConfig, weights: dict[str, torch.Tensor | StoredWei
         raise ValueError(f"{source}: {config} needs far more than the {len(weights)} weights found: "
                          "the config belongs to another model, or is damaged: fetch it again.")  # fmt: skip
     embedding, head = weights.get("tok_embeddings.weight"), weights.get("lm_head.weight")
-    both = config.tie_embeddings and embedding is not None and head is not None and head.shape == embedding.shape
-    if both and not torch.equal(head[...], embedding[...]) and embedding[...].isfinite().all():  # NaN is found later
-        raise ValueError(f"{source}: the config ties embeddings, lm_head differs from tok_embeddings: untie them, by "
-                         "tie_word_embeddings false in config.json.")  # fmt: skip
+    both_stored = embedding is not None and head is not None and head.shape == embedding.shape
+    differ = config.tie_embeddings and both_stored and not torch.equal(head[...], embedding[...])
+    if differ and embedding[...].isfinite().all():  # NaN, which equals nothing, is reported later
+        raise ValueError(f"{source}: the config ties embeddings, but lm_head differs from tok_embeddings: untie them, "
+                         "by tie_word_embeddings false in config.json.")  # fmt: skip
     try:
         with torch.device("meta"):
             return make(config)
