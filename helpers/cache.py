@@ -53,5 +53,4 @@ class KVCache:
                              "cache with model.new_cache() after moving or casting the model.")  # fmt: skip
         if self.length + tokens.shape[1] > capacity:
             full = f"{tokens.shape[1]} tokens do not fit: the cache holds {self.length} of at most {capacity}"
-            larger = "make a larger one: model.new_cache(batch_size, max_seq_len=...)"
-            raise ValueError(f"{full}. Shorten the prompt, or {larger}.")
+            raise ValueError(f"{full}. Shorten the prompt, or give model.new_cache() a larger max_seq_len.")

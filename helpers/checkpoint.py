@@ -83,13 +83,9 @@ def read_checkpoint(folder: Path) -> tuple[LlamaConfig, dict[str, torch.Tensor |
 
 
 def model_from_weights(
-    config: LlamaConfig,
-    weights: dict[str, torch.Tensor | StoredWeight],
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    source: str = "these weights",
-    make: Callable[[LlamaConfig], Llama] = Llama,
-) -> Llama:
+    config: LlamaConfig, weights: dict[str, torch.Tensor | StoredWeight], dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu", source: str = "these weights", make: Callable[[LlamaConfig], Llama] = Llama,
+) -> Llama:  # fmt: skip
     """A model that make(config) gives, with these weights, which carry our names.
 
     Raises:

@@ -4,6 +4,9 @@ from dataclasses import dataclass, field, replace
 
 from helpers.validate import require_number, require_positive_int, shown
 
+# The constants of Meta's Llama 3.1 code; a config may override each.
+LLAMA3_SCALING = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+
 
 @dataclass(frozen=True, kw_only=True)
 class LlamaConfig:
@@ -68,10 +71,6 @@ class LlamaConfig:
                              "fewer tokens.")  # fmt: skip
 
 
-# The constants of Meta's Llama 3.1 code; a config may override each.
-LLAMA3_SCALING = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-
-
 def require_rope(head_dim, theta, scaling):
     """Raise ValueError unless head_dim, theta and scaling fit together; the text says which does not, and why."""
     if head_dim < 2 or head_dim % 2:
@@ -117,9 +116,8 @@ _LLAMA_2_7B = LlamaConfig(
     vocab_size=32_000, dim=4096, n_layers=32, n_heads=32, n_kv_heads=32, hidden_dim=11_008,
     max_seq_len=4096, norm_eps=1e-5, rope_theta=10_000.0, tie_embeddings=False,
 )  # fmt: skip
-_LLAMA_3_8B = replace(
-    _LLAMA_2_7B, vocab_size=128_256, n_kv_heads=8, hidden_dim=14_336, max_seq_len=8192, rope_theta=500_000.0
-)
+_LLAMA_3_8B = replace(_LLAMA_2_7B, vocab_size=128_256, n_kv_heads=8, hidden_dim=14_336, max_seq_len=8192,
+                      rope_theta=500_000.0)  # fmt: skip
 _LLAMA_3_70B = replace(_LLAMA_3_8B, dim=8192, n_layers=80, n_heads=64, hidden_dim=28_672)
 
 # Published models, each written as its difference from another one.

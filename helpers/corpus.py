@@ -16,6 +16,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn import functional as F
 
 END_OF_TEXT = "<|end_of_text|>"  # a saved model's, too: other tools score by it, and pad a batch with it
+MIN_CHARACTERS = 20_000  # of a text: its held-out tenth then fills a few windows of 256 tokens
+MAX_CHARACTERS = 10_000_000  # more would take gigabytes, because a text is encoded at once
 SKIP = -100  # a target that cross_entropy leaves out
 MAX_LOGITS = 2**21  # computed at a time (8 MB of float32); more at once are no faster
 
@@ -39,10 +41,6 @@ def deduplicate(text: str) -> tuple[str, int]:
             seen.add(words)
             kept.append(paragraph.rstrip())
     return "\n\n".join(kept), len(paragraphs) - len(kept)
-
-
-MIN_CHARACTERS = 20_000  # the held-out tenth then fills a few windows of 256 tokens
-MAX_CHARACTERS = 10_000_000  # encoded at once they take about a gigabyte
 
 
 def load_text(source: str | Path | None = None) -> str:

@@ -114,8 +114,7 @@ def stream(
         for _ in range(max_new_tokens):
             with without_gradients():  # not around the yield, where the caller's code runs
                 logits = model(step_input, cache, last_only=True, n_pad=n_pad)[:, -1].cpu()
-            previous = chosen
-            n_pad = None  # the cache remembers it
+            previous, n_pad = chosen, None  # the cache remembers n_pad
             if temperature == 0:
                 _require_logits(logits)  # below, next_token_probabilities does
                 chosen = logits.argmax(dim=-1)
@@ -195,8 +194,7 @@ def generate(
 def _require_prompts(prompts):
     if not isinstance(prompts, list | tuple) or not all(isinstance(row, list | tuple) for row in prompts):
         raise ValueError(f"tokens are a {type(prompts).__name__}, {str(prompts)[:40]!r}: pass a (batch, tokens) tensor "
-                         "or a list of lists of token ids; encode text first, and write [ids] for one "
-                         "prompt.")  # fmt: skip
+                         "or a list of lists of token ids; encode text first; [ids] is one prompt.")  # fmt: skip
     if not prompts or not all(prompts):
         raise ValueError(f"prompts of {list(map(len, prompts))} tokens: pass at least one, of at least one token each.")
     for token in (token for row in prompts for token in row):

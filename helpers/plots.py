@@ -152,7 +152,6 @@ def plot_attention(weights, *, visible=None, ax=None, title=None, labels=None, c
 
 
 def _grid(name, values, allowed, instead, seen=True):
-    """The values as an array (T, S); ValueError in the name of `name` if one of those `seen` is not allowed."""
     values = to_numpy(values)
     if values.ndim != 2 or not values.size:
         problem = f"shape {values.shape}"

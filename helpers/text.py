@@ -18,6 +18,7 @@ from helpers.formats.files import read_json, unreadable
 from helpers.validate import shown
 
 TINY_LLAMA = ASSETS / "tiny-llama"
+ANEW = "Have it written anew: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)."
 
 
 def excerpt() -> str:
@@ -65,8 +66,7 @@ def load_tokenizer(folder: str | Path = TINY_LLAMA) -> Tokenizer:
             added += value.values() if isinstance(value, dict) else value
     added = {*ids_of_added, *map(_content, added)} - {""}
     if missing := sorted(added - {one.content for one in tokenizer.get_added_tokens_decoder().values()}):
-        raise ValueError(f"{path} does not add the tokens {shown(missing)}, but other files of the folder do. Have "
-                         "it written anew: AutoTokenizer.from_pretrained(folder).save_pretrained(folder).")  # fmt: skip
+        raise ValueError(f"{path} does not add the tokens {shown(missing)}, but other files of the folder do. {ANEW}")
     try:
         flags = {int(n): AddedToken(**one) for n, one in config.get("added_tokens_decoder", {}).items()}
     except (AttributeError, TypeError, ValueError) as error:
@@ -85,9 +85,8 @@ def _content(token):  # as a file gives it: a string, or an object with more abo
 
 
 def _marked_special(flags, roles):  # a token that has a role, such as eos_token, is special
-    contents = {_content(token) for token in roles.values()}
     for one in flags:
-        one.special |= one.content in contents
+        one.special |= one.content in {_content(token) for token in roles.values()}
     return flags
 
 
@@ -106,8 +105,7 @@ def _compare_with_class(tokenizer, path, config, model_config, flags, added):
     cuts = cuts and tokenizer.get_vocab_size() > 100_000 and tokenizer.pre_tokenizer
     if cuts and json.dumps(table["mistral_split"]) not in text:
         raise ValueError(f"{path.with_name('tokenizer_config.json')} sets fix_mistral_regex, and transformers then "
-                         f"cuts words in another way than {path.name}. Have it written anew: "
-                         "AutoTokenizer.from_pretrained(folder).save_pretrained(folder).")  # fmt: skip
+                         f"cuts words in another way than {path.name}. {ANEW}")  # fmt: skip
     takes = *table["as_it_stands"], "LlamaTokenizer", "CodeLlamaTokenizer"  # the token of a file's padding as their own
     if name in takes and stored.get("padding") and "pad_token" not in config:
         added.add(stored["padding"]["pad_token"])
@@ -123,9 +121,8 @@ def _compare_with_class(tokenizer, path, config, model_config, flags, added):
     tokens = {one.content for some in (tokenizer, twin) for one in some.get_added_tokens_decoder().values()}
     for words in [*table["texts"], *(joint.join(["", *sorted(tokens), ""]) for joint in (" x ", "x"))]:
         our_ids, their_ids = tokenizer.encode(words).ids, twin.encode(words).ids
-        our_text = tokenizer.decode(our_ids, skip_special_tokens=False)
-        their_text = twin.decode(their_ids, skip_special_tokens=False)
-        for ours, theirs in ((our_ids, their_ids), (our_text, their_text)):
+        texts = tokenizer.decode(our_ids, skip_special_tokens=False), twin.decode(their_ids, skip_special_tokens=False)
+        for ours, theirs in ((our_ids, their_ids), texts):
             if ours != theirs:
                 said += f": {words!r} becomes {theirs!r}, by the file {ours!r}. {so}."
                 if words == table["texts"][0]:
@@ -137,9 +134,8 @@ def _twin(parts, name, stored, config, flags, added):
     """The tokenizer that a class of transformers makes of a file."""
     prefix, roles = config.get("add_prefix_space"), parts.pop("tokens")
     roles = {role: _content(token) for role in roles if (token := config.get(role, roles[role]))}
-    scheme = "always" if name == "LlamaTokenizer" and config.get("legacy") else "first"
-    if prefix is False:
-        scheme = "never"
+    default = "always" if name == "LlamaTokenizer" and config.get("legacy") else "first"
+    scheme = "never" if prefix is False else default
     settings = {"ByteLevel": {"add_prefix_space": bool(prefix)}, "Metaspace": {"prepend_scheme": scheme}}
     for step in parts["pre_tokenizer"].get("pretokenizers", [parts["pre_tokenizer"]]):
         step |= settings.get(step["type"], {})  # whether the first word gets a space before it

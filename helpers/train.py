@@ -39,12 +39,10 @@ def train(
     """Train in place with AdamW on random windows of max_seq_len tokens.
 
     Args:
-        model: of any dtype but float16; it is left in evaluation mode.
         read: returns the training text as token ids, (N,) int64; it is called again for each pass over the text.
         steps, batch_size: steps of the optimizer, and windows in each of them.
         seed: of the places in the text where the windows begin.
-        peak, warm_up: the highest rate, and the number of steps in which `learning_rate` rises to it.
-        weight_decay: of the matrices; the gains of the norms have none.
+        peak, warm_up: as in `learning_rate`. weight_decay: of the matrices, not of the norms' gains.
         report: called after each step with its number and its loss.
 
     Returns:

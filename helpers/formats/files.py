@@ -16,9 +16,7 @@ from helpers.device import is_out_of_memory
 MAX_JSON_BYTES = 10_000_000  # the index of 405 billion weights has about 100,000
 IGNORED = "rotary_emb.inv_freq"  # a table that older files carry; computed here from the config
 # Names that stand beside matrices of a few bits, in MLX; GPTQ and AWQ; bitsandbytes; compressed-tensors and FP8.
-QUANTISED = re.compile(
-    r"\.(scales|biases|qweight|qzeros|g_idx|absmax|SCB|weight_packed|weight_scale|weight_scale_inv)$"
-)
+QUANTISED = re.compile(r"\.(scales|biases|qweight|qzeros|g_idx|absmax|SCB|weight_packed|weight_scale(_inv)?)$")
 FIRST_BYTES = {  # of files that people have in place of the right one, what such a file is, and what to do
     b"version https://git-lfs": "is a pointer of Git LFS, not the file itself: run git lfs pull in its folder.",
     b"\x80\x02\x8a\nl\xfc\x9cF": "is in the format of torch.save before PyTorch 1.6. If you trust it, write it again: "

@@ -8,6 +8,10 @@ from helpers.formats.files import StoredWeight
 # The exceptions that a damaged config or damaged weights may raise.
 DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RuntimeError)
 READ_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+ANOTHER = (
+    "Nothing was loaded: fetch config and weights of one model. If transformers opens the folder and reports none as "
+    "MISSING, what it saves opens here: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(another)."
+)
 
 
 def misfits(model: nn.Module, weights: dict[str, torch.Tensor | StoredWeight]) -> dict[str, str]:
@@ -36,12 +40,6 @@ def unusable(weights: dict[str, torch.Tensor]) -> dict[str, str]:
         elif not weight.isfinite().all():
             problems[name] = f"not finite: {name} holds NaN or infinity"
     return problems
-
-
-ANOTHER = (
-    "Nothing was loaded: fetch config and weights of one model. If transformers opens the folder and reports none as "
-    "MISSING, what it saves opens here: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(another)."
-)
 
 
 def raise_if(problems: dict[str, str], source: str, advice: str = ANOTHER):

@@ -73,9 +73,8 @@ def _config_from_meta(params, vocab_size, tied):
     factor = float(params.get("rope_scaling_factor") or (32 if tied else 8))
     scaling = {"type": "llama3", "factor": factor, **LLAMA3_SCALING}
     scaling["high_freq_factor"] = float(params.get("rope_high_freq_factor") or scaling["high_freq_factor"])
-    hidden_dim = params.get("hidden_dim") or swiglu_hidden_dim(
-        params["dim"], params.get("multiple_of", 256), params.get("ffn_dim_multiplier")
-    )
+    hidden_dim = params.get("hidden_dim") or swiglu_hidden_dim(params["dim"], params.get("multiple_of", 256),
+                                                               params.get("ffn_dim_multiplier"))  # fmt: skip
     return LlamaConfig(
         vocab_size=vocab_size, dim=params["dim"], n_layers=params["n_layers"], n_heads=params["n_heads"],
         n_kv_heads=params.get("n_kv_heads") or params["n_heads"], hidden_dim=hidden_dim,
