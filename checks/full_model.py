@@ -354,7 +354,7 @@ def _models_to_test():
     loud, weak = (copy.deepcopy(model) for model in right.values())
     head = loud.requires_grad_().lm_head
     head.forward = MethodType(lambda head, x: 1000 * (F.linear(x, head.weight) - 10), head)  # also in another dtype
-    weak.eval().layers[1].attention.o_proj.weight *= 0.05
+    weak.layers.eval()[1].attention.o_proj.weight *= 0.05
     right |= {"logits 1000 times as large, all below 0": loud, "weak attention": weak}
     yield from right.items()
     for name in dict.fromkeys((COUNTED, HALF, *FINDS, *BOARD)):
@@ -536,7 +536,7 @@ def _pairs():
     yield "another row of the head", other, reference, names, ("lm_head", 0), f"{ANY_CLASS} {RENAMED}"
     other, names = in_block_1(right, "gain ignored"), {f"1.{name}": f"0.{name}" for name, _ in right.named_modules()}
     for block in other.layers:  # their first norm is now the last that is listed, still the first to run
-        block.attention_norm = block._modules.pop("attention_norm")
+        block.eval().attention_norm = block._modules.pop("attention_norm")
     yield "gain ignored in block 1", other, right, None, ("layers.1.attention_norm", 0), RUNS
     other, reference = copy.deepcopy(right), copy.deepcopy(right)
     for matrix in (other.layers[0].attention.k_proj, other.layers[0].attention.v_proj):

@@ -261,7 +261,7 @@ def _models():
         layer.down_proj.weight.data = layer.down_proj.weight.data[:, order]
     models = {"small": small, "trained": trained, "stored": stored}
     models = {name: model.eval().requires_grad_(False) for name, model in models.items()}
-    small.train().final_norm.requires_grad_()  # which no hidden unit depends on
+    small.train().final_norm.eval().requires_grad_()  # which no hidden unit depends on
     return models
 
 

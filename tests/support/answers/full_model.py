@@ -89,6 +89,8 @@ WRONG["properties"] |= {
     "train_left": ("in another mode", lambda model: (properties__pieces(model.eval()), model.train())[0]),
     "largest_not_by_size": ("a false alarm", _but(same=lambda a, b: (a - b).abs().max() <= 1e-4 * b.max())),
     "hook_left": ("a hook is still", lambda m: (m.register_forward_hook(lambda *_: None), properties__pieces(m))[1]),
+    "one_mode_for_all_parts": ("in another mode", lambda model: (lambda was: (
+        properties__pieces(model.eval()), model.train(was))[0])(model.training)),
     "trains_it": ("requires_grad", lambda model: (model.requires_grad_(), properties__pieces(model))[1]),
     "freezes_it": ("requires_grad", lambda model: (model.requires_grad_(False), properties__pieces(model))[1]),
     "changes_it": ("weights are changed", lambda m: (properties__pieces(m), m.lm_head.weight.mul_(1.01))[0]),
@@ -176,6 +178,8 @@ WRONG["first_departure"] |= {
     "names_if_missing": ("row of the head … names gives it", lambda m, r, t, names: _first_departure(
         m, r, t, names and {a: a if a in dict(r.named_modules()) else b for a, b in names.items()})),
     "in_train_mode": ("in another mode", lambda m, *rest: (m.train(not m.training), _first_departure(m, *rest))[1]),
+    "one_mode_for_all_parts": ("in another mode", lambda m, r, *rest: (lambda was: (
+        _first_departure(m.eval(), r, *rest), m.train(was))[0])(m.training)),
     "train_left": ("in another mode", lambda m, r, *rest: (
         _first_departure(m.eval(), r.eval(), *rest), m.train(), r.train())[0]),
     "freezes_it": ("requires_grad", lambda m, r, *rest: (r.requires_grad_(False), _first_departure(m, r, *rest))[1]),

@@ -204,6 +204,7 @@ WRONG["cut_units"] |= {
         by_size(model, n), model.layers[0].feed_forward.down_proj.weight.zero_())[0]),
     **{name: (words, lambda model, n, change=change: (by_size(model, n), change(model))[0]) for name, words, change in (
         ("train_left", "in another mode", lambda model: model.train()),
+        ("one_mode_for_all_parts", "in another mode", lambda model: model.train(model.training)),
         ("eval_left", "in another mode", lambda model: model.eval()),
         ("frozen", "in another mode", lambda model: model.requires_grad_(False)),
         ("requires_grad_left", "in another mode", lambda model: model.requires_grad_()),
