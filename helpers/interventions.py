@@ -1,4 +1,4 @@
-"""A trained LLaMA on the operating table: replace or remove a part, measure what it costs, put it back.
+"""A trained LLaMA on the operating table: replace, remove or swap a part, measure what it costs, put it back.
 
 One number proves little. Measure beside it: nothing changed, everything removed, and another part, drawn at random.
 """
@@ -166,6 +166,32 @@ def without_heads(model: Llama, heads: Iterable[tuple[int, int]]) -> Iterator[No
     h = getattr(model.layers[0].attention, "v_dim", model.config.head_dim)  # MLA's values are narrower
     columns = {f"layers.{i}.attention.o_proj": row.repeat_interleave(h) for i, row in enumerate(cut) if row.any()}
     with _hooks(model, columns, lambda name, mixed: mixed.masked_fill(columns[name].to(mixed.device), 0), before=True):
+        yield
+
+
+@contextmanager
+def patched(model: nn.Module, clean: torch.Tensor, places: Iterable[tuple[str, int | slice]]) -> Iterator[None]:
+    """Inside the `with`, modules return at some positions what they return for `clean` (B, T): activation patching.
+
+    Places are pairs of a name in `model.named_modules()` and a position or slice of them: ("layers.2.attention", 5).
+    """
+    places, kept = list(places), {}
+
+    def swap(name, output):
+        if output.shape != kept[name].shape:
+            raise ValueError(f"{name} gives {tuple(output.shape)}, for clean {tuple(kept[name].shape)}: use one shape.")
+        output = output.clone()
+        for position in [position for place, position in places if place == name]:
+            output[:, position] = kept[name][:, position]
+        return output
+
+    with _hooks(model, dict(places), kept.__setitem__), torch.no_grad():
+        model(clean)
+    for name, position in places:
+        n = kept[name].shape[1]
+        if position not in range(-n, n) if isinstance(position, int) else not len(torch.arange(n)[position]):
+            raise ValueError(f"{name} has no position {position}: clean has {n} tokens, numbered from 0.")
+    with _hooks(model, dict(places), swap):
         yield
 
 

@@ -18,7 +18,7 @@ from beyond.fast_decode import prepare_for_decoding
 from helpers import checkpoint, corpus, generate, masks, plots, text, train
 from helpers.checkpoint import model_from_weights
 from helpers.device import pick_device
-from helpers.interventions import attention_by_layer, held_out_loss, outputs_of, without_heads
+from helpers.interventions import attention_by_layer, held_out_loss, outputs_of, patched, without_heads
 from helpers.model import (
     KVCache,
     Llama,
@@ -127,6 +127,7 @@ SAID = [
     (lambda: count_parameters(None), "model=None is a NoneType: pass a model, such as load_checkpoint(folder)"),
     (lambda: held_out_loss("tiny-llama"), "model='tiny-llama' is a str: pass a model, such as load_checkpoint(folder)"),
     (lambda: inside(without_heads(None, [])), "model=None is a NoneType: pass a model"),
+    (lambda: inside(patched(None, TOKENS, [])), "model=None is a NoneType: pass a model"),
     (lambda: attention_by_layer(None, TOKENS), "model=None is a NoneType: pass a model"),
     (lambda: causal_visible(3, 2), "n_query=3 … n_key=2"),
     (lambda: causal_visible(-1, 3), "n_query=-1 … n_key=3"),
@@ -157,6 +158,9 @@ SAID = [
     (lambda: parallel.require_divisible(TINY, 3), "n_heads=4 … 3 processes: start a number … that divides it"),
     (lambda: inside(without_heads(MODEL, [(0, 9)])), "no head (0, 9): the model has 2 layers of 4 heads, from 0"),
     (lambda: outputs_of(MODEL, ["layer.0"], [TOKENS]), "no module 'layer.0': take a name of model.named"),
+    (lambda: inside(patched(MODEL, TOKENS[:, :2], [("final_norm", 1)])), "gives (1, 3, 32), for clean (1, 2, 32)"),
+    (lambda: inside(patched(MODEL, TOKENS, [("final_norm", 99)])), "no position 99: clean has 3 tokens"),
+    (lambda: inside(patched(MODEL, TOKENS, [("final_norm", slice(3, 9))])), "no position slice(3, 9, None): clean"),
     (lambda: held_out_loss(Llama(replace(TINY, vocab_size=2048))), "has 2048 tokens: pass one of tiny-llama's"),
     (lambda: run(steps=0), "steps=0 must be a whole number >= 1"),
     (lambda: run(peak=1e30), "peak=1e+30 … <= 1000, for example"),
