@@ -209,6 +209,8 @@ WRONG["greedy_with_cache"] |= {
         greedy_with_cache__cut_at_the_end(m, p, n, [*s]), s.pop())[0]),
     "row_as_place": ("move up when", _greedy("left = [left[i] for i", "left = keep = [left[i] for i")),
     "no_padding": ("Without it cache.n_pad is None", _greedy(", n_pad=torch.tensor(n_pad))", ")")),
+    "only_what_is_new": ("Does a text begin with its prompt?", lambda m, p, *s: [
+        t[len(q) :] for t, q in zip(greedy_with_cache__cut_at_the_end(m, p, *s), p, strict=True)]),
     "padding_of_all": ("Does the same row leave all three", _called(lambda m, t, cache, pad, *_: (
         setattr(cache, "n_pad", torch.zeros(4).int()) if pad is None else 0, m(t, cache, n_pad=pad))[1])),
     "no_cache": ("got no cache", _called(lambda m, t, cache, pad, *_: (m(t, cache, n_pad=pad), m(t))[1])),

@@ -151,6 +151,8 @@ WRONG["rows"] |= {
     "cut_for_one_query": ("no gradient reaches v", _where(
         lambda k, mask: mask.shape[-2] == 1, lambda q, k, v, visible: rows__einsum(q, k, v.detach(), visible))),
     "cut_for_four_axes": ("no gradient reaches q and k and v", _where(_of_four, torch.no_grad()(rows__einsum))),
+    "mask_upside_down": (
+        "the result is off by", mutate(rows__einsum, "== 4 else visible", "== 4 else visible.flip(-2)")),
     "the_first_texts_mask": (
         "Does a mask of four dimensions work", lambda q, k, v, visible: rows__head_by_head(
             q, k, v, visible if visible.ndim == 2 else visible[0, 0])),

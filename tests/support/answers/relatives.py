@@ -111,6 +111,9 @@ WRONG["attention_with_sink"] |= {
         attention_with_sink__written_out(scores, visible, sinks, torch.cat((v[:1], v[1:].detach()))))),
     "visible_as_a_view": ("not contiguous in memory", lambda scores, visible, *rest:
         attention_with_sink__written_out(scores, visible.view(-1).view(visible.shape), *rest)),
+    "softmax_in_the_dtype_of_v": ("softmax taken in float32", lambda scores, visible, sinks, v: (
+        torch.cat((scores.float().masked_fill(~visible, -torch.inf), sinks[:, None, None].expand(*scores.shape[:3], 1)),
+                  -1).to(v.dtype).softmax(-1)[..., :-1].float() @ v.float()).to(v.dtype)),
     "sinks_in_the_dtype_of_v": ("softmax taken in float32", lambda scores, visible, sinks, v:
         attention_with_sink__written_out(scores, visible, sinks.to(v.dtype), v)),
     "scores_in_the_dtype_of_v": ("softmax taken in float32", lambda scores, visible, sinks, v:

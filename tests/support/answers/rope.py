@@ -62,6 +62,8 @@ def apply_rope_halves__complex(x, cos, sin):
 
 
 WRONG["apply_rope_halves"] |= {
+    "kept_by_shape": ("not contiguous", lambda x, c, s, kept={}: apply_rope_halves__cat(
+        x, *kept.setdefault(c.shape, (c, s)))),
     "float16_through_bfloat16": ("bfloat16 on the way", lambda x, c, s: apply_rope_halves__cat(
         x.bfloat16() if x.dtype == torch.float16 else x, c, s).to(x.dtype)),
     "stretched_to_the_length_it_had": ("are nan", lambda x, c, s: (y := apply_rope_halves__cat(x, c, s)) * (
@@ -100,6 +102,8 @@ WRONG["rope_permutation"] |= {
         len(w), right_answer_to("rope_permutation")(torch.arange(len(w))[:, None], h)[:, 0])]),
     "one_head_squeezed": ("one head", lambda w, h: w.unflatten(0, (-1, h)).squeeze(0)[
         :, sorted(range(h), key=lambda row: row % 2)].reshape(w.shape)),
+    "rows_of_two_in_reverse": ("heads of 2", lambda w, h: (
+        right_answer_to("rope_permutation")(w, h) if h > 2 else w.flip(0))),
     "float16_through_bfloat16": ("float16, as many rows", lambda w, h: right_answer_to("rope_permutation")(
         w.bfloat16() if w.dtype == torch.float16 else w, h).to(w.dtype)),
     "float64_through_float32": ("float64", lambda w, h: right_answer_to("rope_permutation")(w.float(), h).to(w.dtype)),

@@ -126,6 +126,7 @@ WRONG["matrix_roles"] |= {
     "allclose_as_it_is": ("y off by 8e-5 … allclose", _first_that(torch.allclose)),
     "blocks_if_32_divides": ("halves, F 48", _first_that(_near, layouts=lambda both: _layouts(both)[:2] + (
         both.unflatten(0, (-1, 2, 32)).transpose(0, 1).flatten(1, 2),) * (len(both) % 32 == 0))),
+    "loose": ("tolerance 1e-4", _first_that(partial(_near, atol=0.01))),
     "pops": ("changed in place", lambda weights, x, y: [_all_orders(weights, x, y), weights.pop()][0]),
     "rows_and_blocks_only": ("fused, halves … all three layouts", _with_layouts(slice(1, None))),
     "halves_and_blocks_only": ("fused, rows in turn … all three layouts", _with_layouts(slice(None, None, 2))),

@@ -54,10 +54,14 @@ WRONG["accumulated_step"] |= {
     "in_place": ("rows was changed", lambda m, o, r, *s: (accumulated_step__ignored(m, o, r, *s), r[:, -1].zero_())[0]),
     "nothing": ("The weights do not move.", lambda *_: 3.5),
     "twice": ("2 steps of the optimizer", _step(stepped=lambda m, o: (o.step(), o.step()))),
+    "next_rate": ("its lr is 0.9, expected 1.0", _step(
+        stepped=lambda m, o: (o.step(), o.param_groups[0].update(lr=0.9)))),
     "next_rate_of_the_second_group": ("its lr is 0.9, expected 0.5", _step(
         stepped=lambda m, o: (o.step(), o.param_groups[1].update(lr=0.9)))),
     "first_group_clipped": ("the length of the gradient is", _step(most=1e9, stepped=lambda _, o: (
         torch.nn.utils.clip_grad_norm_(o.param_groups[0]["params"], 1.0), o.step()))),
+    "always_padding_at_the_end": ("A row without padding has T + 1", mutate(
+        accumulated_step__ignored, "lengths[:, None]", "lengths[:, None].clamp(max=rows.shape[1] - 1)")),
     "momentum_during_the_step": ("its momentum is 0.9, expected 0", _step(stepped=lambda _, o: (
         o.param_groups[0].update(momentum=0.9), o.step(), o.param_groups[0].update(momentum=0)))),
     "weight_decay_0_during_the_step": ("its weight_decay is 0, expected 0.05", _step(stepped=lambda _, o: (
@@ -75,6 +79,7 @@ WRONG["accumulated_step"] |= {
     "uphill": ("the right one is 180, expected 0", mutate(accumulated_step, "share.b", "(-share).b")),
     "seeded": ("no manual_seed", _step(stepped=lambda m, o: (o.step(), torch.manual_seed(5)))),
     "filled": ("a frozen weight's gradient None", _step(clear=lambda m, _: m.zero_grad(set_to_none=False))),
+    "only_the_optimizers": ("Who clears it?", _step(clear=lambda _, o: o.zero_grad())),
     "not_clipped_at_once": ("one call holds the whole batch", lambda m, o, rows, lengths, micro: (
         accumulated_step__ignored(m, o, rows, lengths, micro, most=1e9 if len(rows) <= micro else 1.0))),
     "not_cleared_at_once": ("Is the old gradient cleared", lambda m, o, rows, lengths, micro: (
@@ -86,6 +91,8 @@ WRONG["accumulated_step"] |= {
     "one_rate": ("its lr is 1.0, expected 0.5", _step(
         stepped=lambda _, o: (o.param_groups[1].update(lr=o.param_groups[0]["lr"]), o.step()))),
     "a_tensor": ("it makes a number of a tensor", _step(told=lambda loss: loss.detach())),
+    "breaks_off": ("end the loop?", mutate(accumulated_step__ignored,
+        "        part =", "        if (wanted < 0).all():\n            break\n        part =")),
     "clamped": ("or, clamped, constant", mutate(accumulated_step__ignored,
         "F.cross_entropy(model(asked).flatten(0, 1), wanted.flatten(), reduction=\"sum\")",
         "-(model(asked).softmax(-1).clamp(min=1e-12).log().gather(2, wanted.clamp(min=0)[..., None])[..., 0]"
