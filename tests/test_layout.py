@@ -121,7 +121,7 @@ LINES = {  # at most, of each room; if one grows, another must shrink
     "checks/**/*": 6062, "tools/**/*": 980, "teaching/**/*": 4750, "tests/**/*": 10600,
 }  # fmt: skip
 # Lines of helpers, explorers, beyond and checks after a notebook's last cell; 05 wires and judges all parts.
-LOADED = {"00": 2880, "01": 3960, "02": 4160, "03": 4270, "04": 4400, "05": 7620}
+LOADED = {"00": 2880, "01": 3960, "02": 4160, "03": 4270, "04": 4400, "05": 7630}
 
 
 def lines_of(paths):
