@@ -224,7 +224,7 @@ check_gqa_layer = check_of(Exercise(gqa_layer, [
          (strided(FEW[0] * torch.tensor([1.0, 0, 30, 30, 30])[:, None]), *map(strided, FEW[1:5]), *FEW[5:]),
          f"Is a later token hidden, however large its score is, and no other, also where the score is 0? {MEMORY}"),
     Case("one token at position 5, B 2, float64", each(torch.float64, *_layer_inputs(2, 1, 8, 4, 2, 2, 60, 5)), ONE),
-    Case("gradients", _layer_inputs(2, 5, 4, 4, 2, 4, 70), gradients=5, also="half"),  # angles shaped as before
+    Case("gradients", _layer_inputs(2, 5, 4, 4, 2, 4, 70), gradients=5, also="half, meta"),  # angles shaped as before
 ], [  # known mistakes
     (MERGE, _layer(".transpose(1, 2).flatten(-2)", ".reshape(*x.shape[:2], -1)")),
     (SPLIT + " Yours takes a head's numbers from several tokens.",

@@ -90,7 +90,7 @@ def _sink_cases():
              (scores + 300.0, causal, sinks + 300.0, v.bfloat16()), HALF),
         Case("scores near -60000, v in float16", (8 * scores - 6e4, causal, sinks - 6e4, v.half()), HALF),
         Case("scores, visible and v not contiguous", (strided(scores), strided(causal), sinks, strided(v)), MEMORY),
-        Case("gradients", (scores, empty, sinks, v), gradients=True, also="half"),
+        Case("gradients", (scores, empty, sinks, v), gradients=True, also="half, meta"),
         Case("gradients, the scores of a head 300 below its sink", (*below, v[:1]),
              "Does exp of the sink overflow where all scores are far below? Then gradients are nan.", gradients=True),
     ]  # fmt: skip

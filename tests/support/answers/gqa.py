@@ -179,14 +179,14 @@ def gqa_layer__head_by_head(x, w_q, w_k, w_v, w_o, head_dim, cos, sin):
     for i, columns in enumerate(w_o.split(head_dim, 1)):
         q, k, v = (x @ part[i * len(part) // len(heads[0])].T for part in heads)
         q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
-        y = y + _one_head(q, k, v, RIGHT["causal_visible"]["tril"](T, T)) @ columns.T
+        y = y + _one_head(q, k, v, RIGHT["causal_visible"]["tril"](T, T).to(x.device)) @ columns.T
     return y
 
 
 TURN = "q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)"
 WRONG["gqa_layer"] |= {
     "cos_and_sin_exchanged": ("turn backwards", mutate(gqa_layer__sdpa, TURN, TURN.replace("cos, sin", "sin, cos"))),
-    **{name: (words, mutate(gqa_layer__sdpa, "is_causal=True", f"(torch.ones(x.shape[1], x.shape[1]).tril(){mask}"))
+    **{name: (words, mutate(gqa_layer__sdpa, "is_causal=True", f"(x.new_ones(x.shape[1], x.shape[1]).tril(){mask}"))
        for name, words, mask in (("16_keys", "bfloat16", ".triu(-15) > 0)"),
                                  ("hidden_at_minus_1000", "however large", ".to(x.dtype) - 1) * 1000"))},
     "bfloat16_through_float16": ("nan or inf", lambda *given: gqa_layer__sdpa(*(
@@ -205,6 +205,8 @@ WRONG["gqa_layer"] |= {
     "two_heads_a_group": ("12 query heads", mutate(
         gqa_layer__head_by_head, "i * len(part) // len(heads[0])",
         "i // (1 + (len(part) < len(heads[0]))) % len(part)")),
+    "result_on_the_cpu": ("device=x.device", lambda x, *rest: (
+        torch.zeros(x.shape, dtype=x.dtype) + gqa_layer__sdpa(x, *rest))),
     "one_token_squeezed": ("axis of tokens", lambda x, *rest: gqa_layer__sdpa(x, *rest).squeeze(1)),
     "second_text_cut": ("gradient", lambda x, *rest: gqa_layer__sdpa(torch.cat((x[:1], x[1:].detach())), *rest)),
     "other_layout": (

@@ -109,6 +109,8 @@ WRONG["attention_with_sink"] |= {
         scores, torch.ones_like(visible).tril() if len(visible) == len(visible.T) else visible, *rest)),
     "second_text_without_gradient": ("gradient", lambda scores, visible, sinks, v: (
         attention_with_sink__written_out(scores, visible, sinks, torch.cat((v[:1], v[1:].detach()))))),
+    "sums_on_the_cpu": ("device=x.device", mutate(
+        attention_with_sink__minus_logsumexp, "(scores - whole)", "(scores - whole + torch.zeros(scores.shape[-1]))")),
     "visible_as_a_view": ("not contiguous in memory", lambda scores, visible, *rest:
         attention_with_sink__written_out(scores, visible.view(-1).view(visible.shape), *rest)),
     "softmax_in_the_dtype_of_v": ("softmax taken in float32", lambda scores, visible, sinks, v: (

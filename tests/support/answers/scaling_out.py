@@ -45,13 +45,17 @@ WRONG["merge_attention"] |= {
     "logsumexps_in_float16": ("quarters alone", lambda o, s: merge_attention__einsum(
         o, s.half().float() if o.dtype == torch.float16 else s)),
     "one_rank_left_out_a_query": ("A rank may have -inf", lambda o, s: (s.softmax(0)[..., None] * o.float().masked_fill(
-        (s.isneginf() & (torch.arange(len(s))[:, None] == s.argmin(0)))[..., None], 0)).sum(0).to(o)),
+        (s.isneginf() & (torch.arange(len(s), device=s.device)[:, None] == s.argmin(0)))[..., None], 0)).sum(0).to(o)),
+    "sum_on_the_cpu": ("device=x.device", lambda outputs, logsumexps: merge_attention__einsum(
+        outputs + torch.zeros(outputs.shape[-1], dtype=outputs.dtype), logsumexps)),
     "three_ranks": ("4 ranks", lambda *given: merge_attention__einsum(*(one[:3] for one in given))),
 }  # fmt: skip
 WRONG["split_feed_forward"] |= {
     "float32": ("(torch.float64) converts", lambda *given: split_feed_forward__einsum(
         *(one.float() for one in given[:4]), given[4])),
     "one_rank_without_axis": ("expected (1, 2, 3, 4)", lambda *given: split_feed_forward__einsum(*given).squeeze(0)),
+    "results_on_the_cpu": ("device=x.device", lambda x, g, u, d, n: torch.zeros(n, *x.shape, dtype=x.dtype)
+        + split_feed_forward__einsum(x, g, u, d, n)),
     "long_vectors_cut": ("long", lambda x, *given: split_feed_forward__einsum(x.clamp(-4, 4), *given)),
     "half_widened": ("expected torch.bfloat16", lambda x, *given: split_feed_forward__einsum(x, *given).to(
         torch.promote_types(x.dtype, torch.float32))),
