@@ -93,8 +93,7 @@ def _marked_special(flags, roles):  # a token that has a role, such as eos_token
 def _compare_with_class(tokenizer, path, config, model_config, flags, added):
     """ValueError or a warning if AutoTokenizer gives other ids, or may: some classes do not take all of the file."""
     table, text = read_json(ASSETS / "tokenizers" / "classes.json"), path.read_text(encoding="utf-8")
-    stored = json.loads(text)
-    kind = str(model_config.get("model_type") or "llama")
+    stored, kind = json.loads(text), str(model_config.get("model_type") or "llama")
     named = config.get("tokenizer_class") or model_config.get("tokenizer_class")
     name, own_code = table["model_types"].get(kind, f"for a {kind!r}"), config.get("auto_map")
     own_code = own_code.get("AutoTokenizer") if isinstance(own_code, dict) else own_code  # AutoProcessor is another
@@ -106,8 +105,8 @@ def _compare_with_class(tokenizer, path, config, model_config, flags, added):
     if cuts and json.dumps(table["mistral_split"]) not in text:
         raise ValueError(f"{path.with_name('tokenizer_config.json')} sets fix_mistral_regex, and transformers then "
                          f"cuts words in another way than {path.name}. {ANEW}")  # fmt: skip
-    takes = *table["as_it_stands"], "LlamaTokenizer", "CodeLlamaTokenizer"  # the token of a file's padding as their own
-    if name in takes and stored.get("padding") and "pad_token" not in config:
+    takes_padding = name in (*table["as_it_stands"], "LlamaTokenizer", "CodeLlamaTokenizer")  # its token, as their own
+    if takes_padding and stored.get("padding") and "pad_token" not in config:
         added.add(stored["padding"]["pad_token"])
         tokenizer.add_special_tokens([stored["padding"]["pad_token"]])
     if name in table["as_it_stands"] or (name == "LlamaTokenizer" and '"ByteLevel"' in text and not own_code):
@@ -118,16 +117,19 @@ def _compare_with_class(tokenizer, path, config, model_config, flags, added):
         return warnings.warn(f"{said}, perhaps: not compared, ids may differ. {so}, where this stays.", stacklevel=3)
     twin = _twin(table["classes"][name], name, stored, config, flags, added)
     twin.encode_special_tokens = tokenizer.encode_special_tokens
-    tokens = {one.content for some in (tokenizer, twin) for one in some.get_added_tokens_decoder().values()}
-    for words in [*table["texts"], *(joint.join(["", *sorted(tokens), ""]) for joint in (" x ", "x"))]:
-        our_ids, their_ids = tokenizer.encode(words).ids, twin.encode(words).ids
-        texts = tokenizer.decode(our_ids, skip_special_tokens=False), twin.decode(their_ids, skip_special_tokens=False)
-        for ours, theirs in ((our_ids, their_ids), texts):
-            if ours != theirs:
-                said += f": {words!r} becomes {theirs!r}, by the file {ours!r}. {so}."
-                if words == table["texts"][0]:
-                    raise ValueError(said)
-                return warnings.warn(said, stacklevel=3)
+    for words, ours, theirs in _differences(tokenizer, twin, table["texts"]):
+        said += f": {words!r} becomes {theirs!r}, by the file {ours!r}. {so}."
+        if words == table["texts"][0]:
+            raise ValueError(said)
+        return warnings.warn(said, stacklevel=3)  # the first one is enough
+
+
+def _differences(tokenizer, twin, texts):  # text, ours, theirs: where ids differ, or what they are decoded to
+    added = {one.content for some in (tokenizer, twin) for one in some.get_added_tokens_decoder().values()}
+    for words in [*texts, *(joint.join(["", *sorted(added), ""]) for joint in (" x ", "x"))]:
+        ids = [one.encode(words).ids for one in (tokenizer, twin)]
+        backs = [one.decode(its, skip_special_tokens=False) for one, its in zip((tokenizer, twin), ids, strict=True)]
+        yield from ((words, ours, theirs) for ours, theirs in (ids, backs) if ours != theirs)
 
 
 def _twin(parts, name, stored, config, flags, added):
