@@ -142,7 +142,7 @@ TENSOR_OUT = [name for name in PLAIN if isinstance(EXERCISES[name].wanted[0], to
 TENSOR_IN_AND_OUT = [name for name in TENSOR_OUT if name in TENSOR_IN]
 GRADED = [name for name in TENSOR_OUT if any(case.gradients for case in EXERCISES[name].cases)]
 SEVERAL = [name for name in GRADED if any(len(case.asking()) > 1 for case in EXERCISES[name].cases)]
-ANYWHERE = [name for name in EXERCISES if any("meta" in case.also for case in EXERCISES[name].cases)]
+ANYWHERE = [name for name in TENSOR_OUT if any("meta" in case.also for case in EXERCISES[name].cases)]
 BATCHED = ["rms_norm", "apply_rope_halves", "apply_rope_interleaved", "rows", "swiglu"]
 
 

@@ -105,7 +105,7 @@ def rms_norm_backward__formula(grad_y, x, weight, eps):
 
 @right
 def rms_norm_backward__row_by_row(grad_y, x, weight, eps):
-    D, rows, total = x.shape[-1], [], torch.zeros(x.shape[-1])
+    D, rows, total = x.shape[-1], [], x.new_zeros(x.shape[-1], dtype=torch.float32)
     for one, arrives in zip(x.float().reshape(-1, D), grad_y.float().reshape(-1, D), strict=True):
         i, u = (one.dot(one) / D + eps) ** -0.5, weight.float() * arrives
         rows.append(u * i - one * i**3 * u.dot(one) / D)
@@ -154,6 +154,7 @@ WRONG["rms_norm_backward"] |= {
         "flatten(0, -2).sum(0)", "sum((0, 1, 2)[: x.ndim - 1])"))),
     "gain_found_by_division": ("are nan", mutate(
         rms_norm_backward__formula, ROWS, f"({ROWS.replace('grad_y.float()', 'g')} / weight)")),
+    "added_up_on_the_cpu": ("device=x.device", mutate(rms_norm_backward__row_by_row, "x.new_zeros", "torch.zeros")),
     "kept_by_shape": ("not contiguous", lambda grad_y, x, weight, eps, kept={}: kept.setdefault(
         (x.shape, x.dtype, grad_y.dtype), rms_norm_backward__formula(grad_y, x, weight, eps))),
     "root_above_1e-3": ("for zeros it alone", mutate(
