@@ -2,7 +2,7 @@
 
 PYTHONPATH=. python benchmarks/where.py            the products of a step alone, at how many bytes per second; a minute
 PYTHONPATH=. python benchmarks/where.py prompts    prompts in each layout, beside the plain model's; three minutes
-PYTHONPATH=. python benchmarks/where.py steady     twenty calls on a quiet and on a busy machine; ten minutes
+PYTHONPATH=. python benchmarks/where.py steady     twenty calls on a quiet and on a busy machine; 25 minutes
 
 With nothing else running.
 """
@@ -97,6 +97,7 @@ def steady(ours):
                     parts = linears_of(prepare_for_decoding(ours, weights))
                     named = {(f"{p.n_in} -> {p.n_out}", layouts.full_name(p.dtype, p.layout)) for p in parts}
                     found.setdefault((state, weights), []).append(frozenset(named))
+                print(f"{state}, {weights or 'float32'}: chosen {STEADY_CALLS} times", file=sys.stderr, flush=True)
     groups = {}
     layouts.lay_out(ours, lambda *group: groups.setdefault(layouts.shape_of(group), []).append(group))
     measure.ROUNDS = 40
