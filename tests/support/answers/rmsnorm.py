@@ -156,7 +156,7 @@ WRONG["rms_norm_backward"] |= {
         rms_norm_backward__formula, ROWS, f"({ROWS.replace('grad_y.float()', 'g')} / weight)")),
     "added_up_on_the_cpu": ("device=x.device", mutate(rms_norm_backward__row_by_row, "x.new_zeros", "torch.zeros")),
     "kept_by_shape": ("not contiguous", lambda grad_y, x, weight, eps, kept={}: kept.setdefault(
-        (x.shape, x.dtype, grad_y.dtype), rms_norm_backward__formula(grad_y, x, weight, eps))),
+        (x.shape, x.dtype, grad_y.dtype, x.device), rms_norm_backward__formula(grad_y, x, weight, eps))),
     "root_above_1e-3": ("for zeros it alone", mutate(
         rms_norm_backward__formula, "+ eps)", "+ eps).clamp(max=1e3)")),
     "along_x_over_its_length": ("for zeros it alone", mutate(  # 0 / 0 for a token of zeros
