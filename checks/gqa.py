@@ -62,6 +62,8 @@ check_causal_visible = check_of(Exercise(causal_visible, [
     *[Case(f"n_query {t}, n_key {s}", (t, s), TOP_LEFT) for t, s in SIZES],
     Case("n_query 40, n_key 40, true_hides without `given`", (40, 40, None, True), NO_MASK),
     Case("one query, one key, two texts, (B, n_key)", (1, 1, FILLER[:, -1:]), AXES),
+    Case("one query, one key, two texts, (B, 1, n_query, n_key)", (1, 1, FILLER[:, -1:, None, None]),
+         f"Do you read (B, 1, 1, 1) as (B, n_key)? {AXES}"),
     Case("True may attend, (B, n_key), the second text ends with fillers", (3, 5, FILLER.flip(-1)),
          "`given` hides keys. Does a query whose own key is hidden still see the others?"),
     Case("one query, one text, True is hidden", (1, 5, ~FILLER[1:], True)),

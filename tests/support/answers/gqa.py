@@ -35,7 +35,7 @@ def _reading(seen):
 
 WRONG["causal_visible"] |= {
     "window_of_two": (
-        "Failing cases: 16 of 16", lambda t, s, *given: torch.ones(t, s).tril(s - t).triu(s - t - 1).bool()),
+        "Failing cases: 17 of 17", lambda t, s, *given: torch.ones(t, s).tril(s - t).triu(s - t - 1).bool()),
     "table_of_16": ("expected (1, 300)", with_given(lambda t, s: torch.ones(16, 16).tril().bool()[s - t : s, :s])),
     "uint8": (".to(torch.bool) converts", lambda t, s, *given: torch.ones(t, s, dtype=torch.uint8).tril(s - t)),
     "flips_bits": ("turns each bit", _reading(
@@ -70,6 +70,8 @@ WRONG["causal_visible"] |= {
         _right(t, s) ^ hides if given is None else _right(t, s, given, hides)),
     "four_axes_by_a_1": ("The number of axes", lambda t, s, given=None, hides=False:
         _right(t, s) & given.bool() if given is not None and given.shape[1:] == (1,) else _right(t, s, given, hides)),
+    "two_axes_by_their_size": ("Do you read (B, 1, 1, 1) as (B, n_key)", lambda t, s, given=None, hides=False:
+        _right(t, s, given, hides)[(slice(None), *2 * [None] * (given is not None and given.shape[1:] == (s, 1, 1)))]),
     "integers_of_four_axes_not_turned": ("one text, 1 is hidden", lambda t, s, given=None, hides=False:
         _right(t, s, given, hides and not (given is not None and given.ndim == 4 and given.dtype == torch.int64))),
     "integers_not_turned": ("in integers as in bools", lambda t, s, given=None, hides=False:
