@@ -26,13 +26,9 @@ from helpers.text import TINY_LLAMA
 
 WIDTH, LEFT, TOP, PITCH = 880, 48, 132, 76  # of the picture, where its masks are, and of a block [pixel]
 PLAIN, HANDS = "what changes", "hands and words"
-SEEN = {
-    PLAIN: "Stream after each block: all as in the whole model",
-    HANDS: "Stream: turns, and the next word after a block",
-}
+UNCHANGED = {PLAIN: " after each block: all as in the whole model", HANDS: ": turns, and the next word after a block"}
 SENTENCE = "The type of the object must be a class object"
 FONT, BOLD = (ImageFont.truetype(findfont(f"DejaVu Sans{weight}"), 11) for weight in ("", ":bold"))
-
 
 SIZES = {  # the bars of the picture, and the parameters that each of them counts
     "embedding": lambda c: c.vocab_size * c.dim,
@@ -169,131 +165,184 @@ def explore_xray(model=TINY_LLAMA, text=SENTENCE, blocks=(), heads=(), tokenizer
         speed: of RoPE, at first.
     """
     is_own = not is_usual(model)
-    model, tokens, word = opened(model, text, tokenizer, 10)
+    model, tokens, read = opened(model, text, tokenizer, 10)
     blocks = chosen("blocks", blocks, model.config.n_layers, spread(model.config.n_layers))
     heads = chosen("heads", heads, model.config.n_heads, range(min(4, model.config.n_heads)))
-    go, n = run_any if hasattr(model, "family") else run, tokens.shape[1]
-    windows = tokens if is_own else held_out_windows()[5::8, 128:193]
-    word = functools.cache(lambda token, read=word: read(token).replace(r"'\n'", "↵")[:7])
-    words, whole = list(map(word, tokens[0].tolist())), torch.cat(go(model, tokens)[0]).float()
-    rows = np.add.outer(2 * np.array(blocks), (0, 1)).ravel()  # of all branches those that are shown
+    word = functools.cache(lambda token: read(token).replace(r"'\n'", "↵")[:7])
+    words = [word(token) for token in tokens[0].tolist()]
+    measure = _measured(model, tokens, is_own, blocks, heads, word)
+    whole = measure()
+    picture = _Xray(model, blocks, heads, words, whole)
+
+    def draw(token, show, clicked, speed=1.0, fault="none"):
+        seen = measure(clicked, speed, fault)
+        picture.show_run(seen, token, show)
+        picture.turn_hands(seen.turns, speed * token, show)
+        picture.cross_out(clicked, show)
+        picture.show_loss(seen.loss, sum(measure((part,)).loss - whole.loss for part in clicked))
+        first, after = picture.first_change(seen, show), seen.words[-1][token]
+        return f"{first}After “{words[token]}”: “{after}” ({seen.chances[token]:.2f}). The loss is {seen.loss:.2f}."
+
+    controls = {"token": slider("position", len(words) - 2, 0, len(words) - 1)}
+    if picture.speeds.any():
+        controls["speed"] = slider("RoPE's speed", speed, 0.0, 2.0, 0.1, says="RoPE {} times as fast")
+    if not hasattr(model, "family"):
+        controls["fault"] = switch("fault", ("none", *"ABCDEF"))
+    controls["show"] = switch("show", (PLAIN, HANDS))
+    alt = "Down: blocks. Left their attention masks; right, for each token, whether its vector changed (red). "
+    alt += "Above RoPE's clocks, below the loss."
+    explorer = Explorer(picture.figure, draw, controls, alt, picture.parts, several=True)
+    if not is_own:
+        explorer.controls["clicked"].value = (f"feed-forward of block {blocks[len(blocks) // 3]}",)
+    return explorer
+
+
+def _measured(model, tokens, is_own, blocks, heads, word):
+    """A function from what is changed to what is seen of a run. Its loss is that of windows, or of one's own text."""
+    go, windows = run_any if hasattr(model, "family") else run, tokens if is_own else held_out_windows()[5::8, 128:193]
+    whole = torch.cat(go(model, tokens)[0]).float()
 
     @functools.lru_cache(500)
     @torch.inference_mode()
-    def look(cut=(), speed=1.0, fault="none"):
+    def measure(cut=(), speed=1.0, fault="none"):
         streams, weights = go(model, tokens, cut, speed, fault)
         streams = torch.cat(streams)  # (1 + 2 L, T, D)
-        odds, best = model.lm_head(model.final_norm(streams[2::2])).float().softmax(-1).max(-1)
+        chances, best = model.lm_head(model.final_norm(streams[2::2])).float().softmax(-1).max(-1)
         ends = streams[-1:, :-1] if is_own else go(model, windows[:, :-1], cut, speed, fault)[0][-1]
         logits = model.lm_head(model.final_norm(ends)).float()
         loss, streams = F.cross_entropy(logits.mT, windows[:, 1:]).item(), streams.float()
         same = ((streams - whole).norm(dim=-1) <= 1e-4 * whole.norm(dim=-1))[1:]
         others = whole[1:], streams[:-1]  # the whole model's; before the branch
         apart, turns = (F.cosine_similarity(streams[1:], one, dim=-1).clamp(-1, 1).arccos() for one in others)
-        says = [[word(token) for token in best[at].tolist()] for at in (*blocks, -1)], odds[-1].tolist()
-        shown = torch.stack([weights[at][heads].float() for at in blocks])
-        return loss, *(one.cpu().numpy() for one in (shown, apart.masked_fill(same, -1), turns)), *says
-
-    base, _, _, _, (*_, said), _ = look()
-    uniform, H = np.log(model.config.vocab_size), len(heads)
-    kinds, speeds = _ways_to_turn(model, blocks)
-    top = TOP + 34 * (len(kinds) - 1)
-    cell = min(264 // (H * (n + 1)), 66 // n)
-    side, wide, end = cell * n, cell * (n + 1), top + len(blocks) * PITCH  # a mask, with its gap; below the last block
-    right = LEFT + max(wide * H, 264) + 8
-    column = (WIDTH - 10 - right) // n
-
-    # What is fixed: one pair of axes over the whole picture, in pixels; clocks on top, masks left, stream right.
-    figure = Figure(figsize=(WIDTH / 110, (end + 104) / 110), dpi=110, layout="none", facecolor="white")
-    ax = figure.add_axes((0, 0, 1, 1))
-    bare(ax, (0, WIDTH), (end + 104, 0))
-    write, all_pairs = functools.partial(ax.text, va="center", fontsize=9), model.inv_freq.shape[-1]
-    few = "" if all_pairs == len(speeds[0]) else f"{len(speeds[0])} "
-    says = f"{few}of RoPE's {'' if few else 'first '}{all_pairs} pairs, at this position"
-    centres = np.meshgrid(right + 17 + 34 * np.arange(len(speeds[0])), 44 + 34 * np.arange(len(kinds)))
-    for x, y, pair in zip(*map(np.ravel, (*centres, speeds)), strict=True):
-        ax.plot(*np.add(arc(0, 2 * np.pi, 14), [[x], [y]]), color=HIDDEN, lw=1)
-        if not pair:
-            ax.add_patch(Circle((x, y), 13, fc=HIDDEN, ec=HATCH, hatch="/////", lw=0))
-    centres = np.where(speeds, centres[0], np.nan), centres[1]  # what stands still has no hand
-    room = uniform - base if uniform - base > 1.5 else 2.0  # [nat] on the bar of the loss; less than a guess knows: 2
-    low, nat = end + 66, 0.9 * column * n / room  # where it is, and pixels for a nat
-    ax.add_patch(Rectangle((right, low), column * n, 14, fc="#EEEEEE"))
-    narrow = "" if wide < 44 else "head "
-    labels = [(LEFT + wide * at + side / 2, top - 12, f"{narrow}{head}") for at, head in enumerate(heads)]
-    labels += [(right + column * (t + 0.5), top - 12, one) for t, one in enumerate(words)]
-    labels += [(26, top - 12, "block"), *((26, top + PITCH * at + side / 2, one) for at, one in enumerate(blocks))]
-    for more, name in ((0, f"{base:.2f}"), (0.3, "+0.3"), (1, "+1"), (room, "uniform" if room != 2 else "+2")):
-        ax.plot([right + nat * more] * 2, [low, low + 18], color=GREY, lw=1)
-        labels.append((right + nat * more, low + 27, name))
-    for label in labels:
-        write(*label, ha="center", parse_math=False)
-    for at, sees in enumerate(_sees(model, blocks)):
-        write(26, top + PITCH * at + side / 2 + 18, sees, ha="center", color=GREY).set_fontsize(7)
-    write(10, 20, "Rotation angles", weight="bold")
-    for at, those in enumerate(kinds if len(kinds) > 1 else [says]):
-        write(10, 44 + 34 * at, those)
-    write(right, 20, says if len(kinds) > 1 else "")
-    write(10, top - 44, "Attention masks" if narrow else "Attention masks, by head", weight="bold")
-    write(10, end + 54, "Click a mask to ablate its head, and a\nrow on the right for its feed-forward.")
-
-    # What moves: pixels, hands, crosses, a frame, the bar of the loss, words.
-    pixels = ax.add_artist(Pixels())
-    inks = (INK, 1.6), (AGAINST, 2.2), (INK, 3)
-    hands, crosses, mark = (ax.plot([], [], color=color, lw=lw)[0] for color, lw in inks)
-    hands.set(marker="o", ms=2.5, markevery=3)  # of a stroke's two ends and a gap: its first
-    frame = ax.add_patch(Rectangle((0, top - 24), column, end + 44 - top, fc="none", ec=INK, lw=1.5))
-    bar = ax.add_patch(Rectangle((right, low), 0, 14, fc=AGAINST))
-    changes, costs = write(right, top - 44, "", weight="bold"), write(right, low - 14, "", weight="bold")
-    row_says = write(right - 8, end + 7, "", ha="right")
-    above = (top + PITCH * np.arange(len(blocks))[:, None] + (5, 27)).reshape(-1, 1)
-    pivots = right + column * (np.arange(n) + 0.5), above
-
-    def draw(token, show, clicked, speed=1.0, fault="none"):
-        cut, angle = tuple(clicked), speed * token * speeds
-        cost, weights, apart, turns, says, odds = look(cut, speed, fault)
-        image = Image.new("RGB", (WIDTH - LEFT, end + 20 - top), "white")
-        image.paste(Image.fromarray(masks(weights, cell, PITCH, token)))
-        image.paste(_stream(apart[rows], says, said, column, show == HANDS), (right - LEFT, 0))
-        pixels.put(image, LEFT, 84)
-        clocks, turns = (*centres, 13 * np.cos(angle), -13 * np.sin(angle)), turns[rows]
-        branches = (*pivots, 18 * np.sin(turns), 18 * np.cos(turns))
-        strokes(hands, *((branches, clocks) if show == HANDS else (clocks,)))
-        at = [(heads.index(int(one.split()[1])), blocks.index(int(one.split()[-1]))) for one in cut if one[0] == "h"]
-        head, row = np.array(at).reshape(-1, 2).T
-        ffn = np.array([blocks.index(int(one.split()[-1])) for one in cut if one[0] == "f"])
-        x, y, middle = LEFT + wide * head, top + PITCH * row, 36 if show == HANDS else 52
-        strokes(
-            crosses, (x, y, side, side), (x, y + side, side, -side), (right, top + middle + PITCH * ffn, column * n, 0)
+        return SimpleNamespace(
+            loss=loss,  # [nat/token]
+            weights=torch.stack([weights[at][heads].float() for at in blocks]).cpu().numpy(),  # (blocks, heads, T, T)
+            apart=apart.masked_fill(same, -1).cpu().numpy(),  # angle from the whole model's stream, (2 L, T) [rad]
+            turns=turns.cpu().numpy(),  # angle by which each branch turns the stream, (2 L, T) [rad]
+            words=[[word(token) for token in best[at].tolist()] for at in (*blocks, -1)],  # the likeliest next ones
+            chances=chances[-1].tolist(),  # of those at the end, (T,)
         )
-        frame.set_x(right + column * token)
-        bar.set_width(np.clip(nat * (cost - base), 0, column * n))
-        added = nat * sum(look((one,))[0] - base for one in cut)
-        mark.set_data([right + np.clip(added, 0, column * n)] * 2, [low - 3, low + 17])
-        red, changed = np.argwhere(apart >= 0), f"{sum(map(str.__ne__, says[-1], said))} of {n} next words change"
-        changes.set_text(f"Stream: red is changed; {changed}" if len(red) else SEEN[show])
-        row_says.set_text("next word" if show == PLAIN else "was")
-        costs.set_text(f"Loss {base:.2f} → {cost:.2f} [nat/token]; black: single costs added")
-        branch = [f"{('attention', 'feed-forward')[place % 2]} of block {place // 2}" for place in red[:1, 0]]
-        first = f"It changes from {branch[0]} and token {red[:, 1].min()} on; {changed}. " if branch else ""
-        return f"{first}After “{words[token]}”: “{says[-1][token]}” ({odds[token]:.2f}). The loss is {cost:.2f}."
 
-    controls = {
-        "token": slider("position", n - 2, 0, n - 1),
-        "speed": slider("RoPE's speed", speed, 0.0, 2.0, 0.1, says="RoPE {} times as fast") if speeds.any() else None,
-        "fault": switch("fault", ("none", *"ABCDEF")) if go is run else None,
-        "show": switch("show", (PLAIN, HANDS)),
-    }
-    controls, parts = {name: control for name, control in controls.items() if control is not None}, {}
-    for layer, y in zip(blocks, range(top, end, PITCH), strict=True):
-        for head, x in zip(heads, range(LEFT, LEFT + H * wide, wide), strict=True):
-            parts[f"head {head} of block {layer}"] = within(ax, x, y, x + side, y + side)
-        parts[f"feed-forward of block {layer}"] = within(ax, right, y, right + column * n, y + PITCH - 6)
-    alt = "Down: blocks. Left their attention masks; right, for each token, whether its vector changed (red). "
-    explorer = Explorer(figure, draw, controls, f"{alt}Above RoPE's clocks, below the loss.", parts, True)
-    if not is_own:
-        explorer.controls["clicked"].value = (f"feed-forward of block {blocks[len(blocks) // 3]}",)
-    return explorer
+    return measure
+
+
+class _Xray:  # the picture, in pixels: RoPE's clocks above, attention masks left, the stream right, the loss below
+    def __init__(self, model, blocks, heads, words, whole):
+        n, self.whole = len(words), whole
+        self.ways, self.speeds = _ways_to_turn(model, blocks)
+        self.rows = np.add.outer(2 * np.array(blocks), (0, 1)).ravel()  # of all branches those that are shown
+        self.top = TOP + 34 * (len(self.ways) - 1)
+        self.end = self.top + len(blocks) * PITCH
+        self.cell = min(264 // (len(heads) * (n + 1)), 66 // n)  # of a mask
+        self.side, self.step = self.cell * n, self.cell * (n + 1)  # of a mask, and from one to the next
+        self.right = LEFT + max(self.step * len(heads), 264) + 8  # where the stream begins
+        self.column = (WIDTH - 10 - self.right) // n  # of a token
+        self.width = self.column * n
+        known = np.log(model.config.vocab_size) - whole.loss  # more than by a uniform guess [nat/token]
+        self.low, self.room = self.end + 66, known if known > 1.5 else 2.0  # the bar of the loss: where it is; its nats
+        self.nat = 0.9 * self.width / self.room
+        self.figure = Figure(figsize=(WIDTH / 110, (self.end + 104) / 110), dpi=110, layout="none", facecolor="white")
+        self.ax = self.figure.add_axes((0, 0, 1, 1))
+        bare(self.ax, (0, WIDTH), (self.end + 104, 0))
+        self.write = functools.partial(self.ax.text, va="center", fontsize=9)
+        self.places = {}  # x, y, width and height of what can be ablated
+        for block, y in zip(blocks, range(self.top, self.end, PITCH), strict=True):
+            for at, head in enumerate(heads):
+                self.places[f"head {head} of block {block}"] = LEFT + self.step * at, y, self.side, self.side
+            self.places[f"feed-forward of block {block}"] = self.right, y, self.width, PITCH - 6
+        self.parts = {name: within(self.ax, x, y, x + w, y + h) for name, (x, y, w, h) in self.places.items()}
+        self._fix_clocks(model.inv_freq.shape[-1])
+        self._fix_names(blocks, heads, words, _sees(model, blocks))
+        self._add_what_moves(len(blocks), n)
+
+    def _fix_clocks(self, n_pairs):
+        n_shown, names = len(self.speeds[0]), self.ways
+        says = f"{n_shown} of RoPE's" if n_shown < n_pairs else "of RoPE's first"
+        says = f"{says} {n_pairs} pairs, at this position"
+        self.write(10, 20, "Rotation angles", weight="bold")
+        self.write(self.right, 20, says if len(names) > 1 else "")
+        for row, name in enumerate(names if len(names) > 1 else [says]):
+            self.write(10, 44 + 34 * row, name)
+        x, y = np.meshgrid(self.right + 17 + 34 * np.arange(n_shown), 44 + 34 * np.arange(len(names)))
+        circle_x, circle_y = arc(0, 2 * np.pi, 14)
+        for at, speed in np.ndenumerate(self.speeds):
+            self.ax.plot(x[at] + circle_x, y[at] + circle_y, color=HIDDEN, lw=1)
+            if not speed:
+                self.ax.add_patch(Circle((x[at], y[at]), 13, fc=HIDDEN, ec=HATCH, hatch="/////", lw=0))
+        self.centres = np.where(self.speeds, x, np.nan), y  # what stands still has no hand
+
+    def _fix_names(self, blocks, heads, words, windows):
+        narrow, above, named = self.step < 44, self.top - 12, functools.partial(self.write, ha="center")
+        named(26, above, "block")
+        for at, head in enumerate(heads):
+            named(LEFT + self.step * at + self.side / 2, above, head if narrow else f"head {head}")
+        for at, word in enumerate(words):
+            named(self.right + self.column * (at + 0.5), above, word, parse_math=False)
+        for at, (block, window) in enumerate(zip(blocks, windows, strict=True)):
+            y = self.top + PITCH * at + self.side / 2
+            named(26, y, block)
+            named(26, y + 18, window, color=GREY, fontsize=7)
+        self.write(10, self.top - 44, "Attention masks, by head" if narrow else "Attention masks", weight="bold")
+        self.write(10, self.end + 54, "Click a mask to ablate its head, and a\nrow on the right for its feed-forward.")
+        self.ax.add_patch(Rectangle((self.right, self.low), self.width, 14, fc="#EEEEEE"))
+        ticks = {f"{self.whole.loss:.2f}": 0, "+0.3": 0.3, "+1": 1, "+2" if self.room == 2 else "uniform": self.room}
+        for name, more in ticks.items():
+            x = self.right + self.nat * more
+            self.ax.plot([x, x], [self.low, self.low + 18], color=GREY, lw=1)
+            named(x, self.low + 27, name)
+
+    def _add_what_moves(self, n_blocks, n):
+        self.pixels = self.ax.add_artist(Pixels())
+        inks = (INK, 1.6), (AGAINST, 2.2), (INK, 3)
+        self.hands, self.crosses, self.mark = (self.ax.plot([], [], color=ink, lw=width)[0] for ink, width in inks)
+        self.hands.set(marker="o", ms=2.5, markevery=3)  # of a stroke's two ends and a gap: its first
+        height, self.bar = self.end + 44 - self.top, Rectangle((self.right, self.low), 0, 14, fc=AGAINST)
+        self.frame = self.ax.add_patch(Rectangle((0, self.top - 24), self.column, height, fc="none", ec=INK, lw=1.5))
+        self.ax.add_patch(self.bar)
+        self.changes = self.write(self.right, self.top - 44, "", weight="bold")
+        self.costs = self.write(self.right, self.low - 14, "", weight="bold")
+        self.row_says = self.write(self.right - 8, self.end + 7, "", ha="right")
+        branches = self.top + PITCH * np.arange(n_blocks)[:, None] + (5, 27)
+        self.pivots = self.right + self.column * (np.arange(n) + 0.5), branches.reshape(-1, 1)
+
+    def show_run(self, seen, token, show):  # the masks, the stream with its words, and a frame around a token
+        image = Image.new("RGB", (WIDTH - LEFT, self.end + 20 - self.top), "white")
+        image.paste(Image.fromarray(masks(seen.weights, self.cell, PITCH, token)))
+        stream = _stream(seen.apart[self.rows], seen.words, self.whole.words[-1], self.column, show == HANDS)
+        image.paste(stream, (self.right - LEFT, 0))
+        self.pixels.put(image, LEFT, 84)
+        self.frame.set_x(self.right + self.column * token)
+        self.row_says.set_text("next word" if show == PLAIN else "was")
+
+    def turn_hands(self, turns, time, show):  # those of the clocks, and, if they are shown, those of the branches
+        angles, turns = time * self.speeds, turns[self.rows]
+        clocks = (*self.centres, 13 * np.cos(angles), -13 * np.sin(angles))
+        branches = (*self.pivots, 18 * np.sin(turns), 18 * np.cos(turns))
+        strokes(self.hands, *([branches, clocks] if show == HANDS else [clocks]))
+
+    def cross_out(self, cut, show):  # a cross on an ablated head's mask, a line through an ablated feed-forward's row
+        struck = [[self.places[part] for part in cut if part.startswith(kind)] for kind in ("head", "feed-forward")]
+        (x, y, width, height), (left, top, length, _) = (np.array(places).reshape(-1, 4).T for places in struck)
+        line = left, top + (36 if show == HANDS else 52), length, 0
+        strokes(self.crosses, (x, y, width, height), (x, y + height, width, -height), line)
+
+    def show_loss(self, loss, single_costs):  # a bar for its rise; a mark where the single costs, added, would end
+        base, ends = self.whole.loss, self.low + np.array((-3, 17))
+        self.bar.set_width(np.clip(self.nat * (loss - base), 0, self.width))
+        self.mark.set_data([self.right + np.clip(self.nat * single_costs, 0, self.width)] * 2, ends)
+        self.costs.set_text(f"Loss {base:.2f} → {loss:.2f} [nat/token]; black: single costs added")
+
+    def first_change(self, seen, show):  # where a run first differs, in words; the heading says how many words change
+        before, after = self.whole.words[-1], seen.words[-1]
+        says = f"{sum(map(str.__ne__, after, before))} of {len(after)} next words change"
+        changed = np.argwhere(seen.apart >= 0)  # (branch, token), branches in their order
+        if not len(changed):
+            self.changes.set_text(f"Stream{UNCHANGED[show]}")
+            return ""
+        self.changes.set_text(f"Stream: red is changed; {says}")
+        block, is_ffn = divmod(changed[0, 0], 2)
+        branch = "feed-forward" if is_ffn else "attention"
+        return f"It changes from {branch} of block {block} and token {changed[:, 1].min()} on; {says}. "
 
 
 def _ways_to_turn(model, blocks):
