@@ -19,6 +19,7 @@ from helpers.text import encode, load_tokenizer
 
 PROMPT, N, BARS, PAIR, COLUMNS = "The value of the argument is", 32, 14, 3, 92
 DRAW, *WAYS = SHOWN = ("the draw", "the step, with a cache", "the step, without a cache")
+CACHED = WAYS[0]
 TEMPERATURES, TOP_PS = torch.arange(21) / 10, [n / 10 for n in range(1, 11)]
 MAP = (-0.5, N - 0.5)
 PANELS = {  # left, bottom, width, height, in shares of the picture; limits of x and y; title
@@ -36,55 +37,9 @@ IN_DRAW = ("bars", "line")
 def explore_writing() -> Explorer:
     """The bundled model writes: the draw of a token; or what its step computes, what the cache keeps, and the work."""
     model, tokenizer = bundled(), load_tokenizer()
-    start, seen, slots = encode(tokenizer, PROMPT), causal_visible(N, N), torch.arange(N)
-    n_prompt, numbers = len(start), torch.rand(N, generator=torch.Generator().manual_seed(0))
-    texts = _all_texts(model, start, numbers)
-    tips = torch.view_as_real(torch.polar(torch.ones(N), rope_angles(slots, model.inv_freq)[:, PAIR]))
-    works = {way: [_work(model.config, n, way == WAYS[0] and n > n_prompt) for n in range(n_prompt, N)] for way in WAYS}
-
-    # What is fixed: panels, the circle, both curves of work in grey.
-    figure = Figure(figsize=(8.4, 5.2), dpi=110, facecolor="white", layout="none")
-    axes = {name: figure.add_axes(place[:4]) for name, place in PANELS.items()}
-    page, bars, line, clock, work, mask, kept = axes.values()
-    for (name, ax), (*_, x, y, title) in zip(axes.items(), PANELS.values(), strict=True):
-        bare(ax, x, y, "equal" if name == "clock" else "auto")
-        above = {"transform": ax.transAxes, "fontsize": 9.5, "va": "bottom"}
-        ax.text(0, 1.5 if name == "line" else 1.03, title, **above)
-        ax.patch.set_visible(False)
-    for y in (0, 0.5, 1):
-        bars.plot([-0.6, BARS - 0.4], [y, y], color=HIDDEN, lw=0.8, zorder=0)
-        bars.text(-0.7, y, y, ha="right", va="center", fontsize=9)
-    for way, curve in works.items():
-        work.plot(range(n_prompt, N), curve, color=HIDDEN)
-        work.text(N, curve[-1], f" {way.split()[2]}", fontsize=8.5, color=GREY, va="center")
-    work.plot([n_prompt, n_prompt, N], [42, 0, 0], color=INK, lw=0.8)
-    for x, y, words in ((n_prompt, -7, n_prompt), (N, -7, N), (19, -7, "tokens so far"), (4.5, 0, 0), (4, 40, 40)):
-        work.text(x, y, words, ha="center", va="center", fontsize=8.5)
-    clock.plot(*arc(0, 6.3, 1), color=HIDDEN, lw=1)
-    for y, name, color in ((-0.4, "the query", QUERY), (-0.65, "keys", KEY)):
-        clock.text(0, y, name, color=color, fontsize=9, ha="center", va="center")
-    hide_future(mask, N, zorder=2)
-    mask.plot([n_prompt - 0.5, N - 0.5], [n_prompt - 0.5] * 2, color=INK, lw=1, ls=":", zorder=3)
-    mask.text(N - 1, n_prompt - 1, "prompt", ha="right", fontsize=9, bbox={"fc": HIDDEN, "lw": 0, "pad": 1}, zorder=3)
-    mask.text(-1, N / 2, "query", rotation=90, ha="right", va="center", fontsize=9)
-    mask.text(N / 2, N + 0.2, "key", ha="center", va="center", fontsize=9)
-
-    # What moves: the text, bars with their names, the line and its number, rows of weights, slots, hands, the work.
-    boxes, frame = page.add_collection(PolyCollection([], lw=0.6)), page.add_collection(PolyCollection([], fc="none"))
-    style = {"family": "monospace", "fontsize": 9, "va": "center", "ha": "center", "parse_math": False, "zorder": 4}
-    words = [page.text(0, 0, "", **style) for _ in range(N)]
-    filled = bars.bar(range(BARS), [0] * BARS, width=0.8, color=PALE)
-    slanted = {"rotation": 40, "rotation_mode": "anchor", "fontsize": 9, "parse_math": False, "zorder": 4}
-    names = [bars.text(x - 0.1, 0, "", **slanted) for x in range(BARS)]
-    pieces = line.add_collection(PolyCollection([]))
-    (number,) = line.plot([], [], "v", color=INK, ms=8, clip_on=False)
-    past, now = (mask.imshow(torch.zeros(N, N).numpy(), cmap="Blues", vmin=-low, vmax=high, aspect="auto")
-                 for low, high in ((0.2, 1.6), (0.12, 0.3)))  # fmt: skip
-    room = kept.add_collection(PolyCollection([_box(i - 0.5, i + 0.4) for i in slots]))
-    hands, (query,) = clock.add_collection(LineCollection([], lw=1.2)), clock.plot([], [], color=QUERY, lw=3)
-    (curve,), (dot,) = work.plot([], [], color=INK), work.plot([], [], "o", color=INK)
-    leaves = {name: [one for one in ax.findobj(lambda one: not one.get_children()) if one.get_visible()]
-              for name, ax in axes.items() if name != "page"}  # fmt: skip
+    prompt, numbers = encode(tokenizer, PROMPT), torch.rand(N, generator=torch.Generator().manual_seed(0))
+    n_prompt, texts = len(prompt), _all_texts(model, prompt, numbers)
+    picture = _Writing(model, tokenizer, n_prompt, numbers)
 
     @functools.cache  # the slider of the token asks again and again
     def read(temperature, top_p):
@@ -97,58 +52,11 @@ def explore_writing() -> Explorer:
     def draw(new, temperature, top_p, show):
         text, shares, own, weights = read(temperature, top_p)
         at = n_prompt + new - 1  # the step reads the token before `at` and writes the one at it
-        token = text[at].item()
-        for name, parts in leaves.items():
-            for part in parts:
-                if part.get_visible() != (on := (name in IN_DRAW) == (show == DRAW)):
-                    part.set_visible(on)
-        corners, colors, x, y = [], [], 0, 0
-        for i, label in enumerate(words):
-            word = tokenizer.decode([text[i].item()]).replace("\n", "↵") if i <= at else ""
-            x, y = (0, y + 1) if x + len(word) > COLUMNS else (x, y)
-            corners += [_box(x, x + len(word), y + 0.1, y + 0.9)] if word else []
-            sure = own[i - n_prompt] if i >= n_prompt else 0
-            colors.append(str(1 - 0.75 * sure) if i >= n_prompt else "#EAF2FA")
-            label.set(position=(x + len(word) / 2, y + 0.5), text=word, color="white" if sure > 0.6 else INK)
-            x += len(word)
-        boxes.set(verts=corners, facecolors=colors[: at + 1], edgecolors=HATCH)
-        frame.set(verts=corners[-1:], edgecolors=KEY, linewidths=2)
+        picture.show_panels(show == DRAW)
+        picture.show_text(text[: at + 1].tolist(), own)
         if show == DRAW:
-            return draw_draw(at, token, shares[new - 1])
-        return draw_step(at, new, weights, show)
-
-    def draw_draw(at, token, shares):
-        best, order = shares.sort(descending=True, stable=True)
-        for bar, name, share, one in zip(filled, names, best.tolist(), order.tolist(), strict=False):
-            bar.set(height=share, color=KEY if one == token else PALE)
-            name.set(text=readable(tokenizer, one) if share else "", y=min(share, 0.75) + 0.04)
-        ends, place = [0, *best.cumsum(0).tolist()], (order == token).nonzero().item()
-        shown = [*pairwise([*ends[:200], 1]), ends[place : place + 2]]  # one grey piece for the many last ones
-        pieces.set(verts=[_box(*piece) for piece in shown], facecolors=[*(PALE, GREY) * 100, KEY], edgecolors="none")
-        number.set_data([numbers[at]], [1.15])
-        may, name = int((shares > 0).sum()), readable(tokenizer, token)
-        page.set_title(f"“{name}” is one of {may} token{'s' * (may > 1)} that can come here", fontsize=9.5, loc="left")
-        return f"“{name}” is drawn with probability {shares[token]:.2g}; {may} of 1,024 tokens can be drawn."
-
-    def draw_step(at, new, weights, way):
-        cached = way == WAYS[0]
-        computed = (slots < at if not cached or new == 1 else slots == at - 1)[:, None]
-        now.set_data(weights.masked_fill(~(computed & seen), float("nan")).numpy())
-        past.set_data(weights.masked_fill(~seen | computed | (slots >= at)[:, None], float("nan")).numpy())
-        fresh = [not cached or new == 1 or i == at - 1 for i in range(at)]
-        colors = [KEY if one else "#F3C9AE" for one in fresh]  # pale: from earlier steps
-        room.set(facecolors=[*colors[: at * cached], *["white"] * N][:N], edgecolors=HATCH, linewidths=0.5)
-        hands.set(segments=[[(0, 0), tip] for tip in tips[:at].tolist()], colors=colors)
-        query.set_data([0, 0.75 * tips[at - 1, 0]], [0, 0.75 * tips[at - 1, 1]])
-        curve.set_data(range(n_prompt, N), works[way])
-        dot.set_data([at], [works[way][new - 1]])
-        count, all_of = int((computed & seen).sum()), at * (at + 1) // 2
-        words = f"This step computes {count} of the triangle's {all_of} attention weights"
-        page.set_title(words, fontsize=9.5, loc="left")
-        return (
-            f"{way.capitalize()}: it turns {sum(fresh)} of {at} keys, computes {count} attention weights in each head, "
-            f"and multiplies {works[way][new - 1]:.1f} million times."
-        )
+            return picture.show_draw(at, text[at].item(), shares[new - 1])
+        return picture.show_step(at, weights, show)
 
     controls = {
         "new": slider("new token", 20, 1, N - n_prompt),
@@ -156,10 +64,135 @@ def explore_writing() -> Explorer:
         "top_p": slider("top-p", 0.9, 0.1, 1.0, 0.1),
         "show": switch("show", SHOWN),
     }
-    alt = (
-        "A text that is written. Below, the draw: probabilities, and a number on a line. Or the step: attention row by "
-    )
-    return Explorer(figure, draw, controls, alt + "row, slots of the cache, a hand for each key, the work.")
+    alt = "A text that is written. Below, the draw: probabilities, and a number on a line. Or the step: attention row "
+    return Explorer(picture.figure, draw, controls, alt + "by row, slots of the cache, a hand for each key, the work.")
+
+
+class _Writing:  # the picture: its panels, what is fixed and what moves in them (_add_…), and how it moves (show_…)
+    def __init__(self, model, tokenizer, n_prompt, numbers):
+        self.tokenizer, self.n_prompt, self.numbers = tokenizer, n_prompt, numbers
+        self.figure, axes = Figure(figsize=(8.4, 5.2), dpi=110, facecolor="white", layout="none"), {}
+        for name, (*place, x, y, title) in PANELS.items():
+            axes[name] = ax = self.figure.add_axes(place)
+            bare(ax, x, y, "equal" if name == "clock" else "auto")
+            height = 1.5 if name == "line" else 1.03
+            ax.text(0, height, title, transform=ax.transAxes, fontsize=9.5, va="bottom")
+            ax.patch.set_visible(False)
+        self._add_text(axes["page"])
+        self._add_draw(axes["bars"], axes["line"])
+        self._add_step(axes["clock"], axes["work"], model)
+        self._add_mask(axes["mask"], axes["kept"])
+        self.leaves = [(name in IN_DRAW, leaf) for name, ax in axes.items() if name != "page"
+                       for leaf in ax.findobj(lambda one: not one.get_children()) if leaf.get_visible()]  # fmt: skip
+
+    def _add_text(self, page):
+        self.page, self.boxes = page, page.add_collection(PolyCollection([], lw=0.6))
+        self.frame = page.add_collection(PolyCollection([], fc="none"))
+        style = {"family": "monospace", "fontsize": 9, "va": "center", "ha": "center", "parse_math": False, "zorder": 4}
+        self.words = [page.text(0, 0, "", **style) for _ in range(N)]
+
+    def _add_draw(self, bars, line):
+        for y in (0, 0.5, 1):
+            bars.plot([-0.6, BARS - 0.4], [y, y], color=HIDDEN, lw=0.8, zorder=0)
+            bars.text(-0.7, y, y, ha="right", va="center", fontsize=9)
+        self.bars = bars.bar(range(BARS), [0] * BARS, width=0.8, color=PALE)
+        slanted = {"rotation": 40, "rotation_mode": "anchor", "fontsize": 9, "parse_math": False, "zorder": 4}
+        self.names = [bars.text(x - 0.1, 0, "", **slanted) for x in range(BARS)]
+        self.pieces = line.add_collection(PolyCollection([]))
+        (self.number,) = line.plot([], [], "v", color=INK, ms=8, clip_on=False)
+
+    def _add_step(self, clock, work, model):
+        clock.plot(*arc(0, 6.3, 1), color=HIDDEN, lw=1)
+        for y, name, color in ((-0.4, "the query", QUERY), (-0.65, "keys", KEY)):
+            clock.text(0, y, name, color=color, fontsize=9, ha="center", va="center")
+        self.hands = clock.add_collection(LineCollection([], lw=1.2))
+        (self.query,) = clock.plot([], [], color=QUERY, lw=3)
+        angles = rope_angles(torch.arange(N), model.inv_freq)[:, PAIR]
+        self.tips = torch.view_as_real(torch.polar(torch.ones(N), angles))  # of hands, (N, 2)
+        n_prompt, lengths = self.n_prompt, range(self.n_prompt, N)
+        self.works = {way: [_work(model.config, n, way == CACHED and n > n_prompt) for n in lengths] for way in WAYS}
+        for way, curve in self.works.items():
+            work.plot(lengths, curve, color=HIDDEN)
+            work.text(N, curve[-1], f" {way.split()[2]}", fontsize=8.5, color=GREY, va="center")  # with, without
+        work.plot([n_prompt, n_prompt, N], [42, 0, 0], color=INK, lw=0.8)
+        for x, y, words in ((n_prompt, -7, n_prompt), (N, -7, N), (19, -7, "tokens so far"), (4.5, 0, 0), (4, 40, 40)):
+            work.text(x, y, words, ha="center", va="center", fontsize=8.5)
+        (self.curve,), (self.dot,) = work.plot([], [], color=INK), work.plot([], [], "o", color=INK)
+
+    def _add_mask(self, mask, kept):
+        hide_future(mask, N, zorder=2)
+        end, box = self.n_prompt - 0.5, {"fc": HIDDEN, "lw": 0, "pad": 1}
+        mask.plot([end, N - 0.5], [end, end], color=INK, lw=1, ls=":", zorder=3)
+        mask.text(N - 1, end - 0.5, "prompt", ha="right", fontsize=9, bbox=box, zorder=3)
+        mask.text(-1, N / 2, "query", rotation=90, ha="right", va="center", fontsize=9)
+        mask.text(N / 2, N + 0.2, "key", ha="center", va="center", fontsize=9)
+        image = functools.partial(mask.imshow, torch.zeros(N, N).numpy(), cmap="Blues", aspect="auto")
+        self.past, self.now = image(vmin=-0.2, vmax=1.6), image(vmin=-0.12, vmax=0.3)
+        self.slots = kept.add_collection(PolyCollection([_box(i - 0.5, i + 0.4) for i in range(N)]))
+
+    def show_panels(self, of_draw):
+        for in_draw, leaf in self.leaves:
+            if leaf.get_visible() != (in_draw == of_draw):
+                leaf.set_visible(in_draw == of_draw)
+
+    def show_text(self, tokens, own):  # a new token is the darker, the likelier it was; the newest has a frame
+        words, boxes, colors = [self.tokenizer.decode([token]).replace("\n", "↵") for token in tokens], [], []
+        for i, (word, (x, y)) in enumerate(zip(words, _in_lines(words, COLUMNS), strict=True)):
+            sure = own[i - self.n_prompt] if i >= self.n_prompt else 0
+            boxes.append(_box(x, x + len(word), y + 0.1, y + 0.9))
+            colors.append(str(1 - 0.75 * sure) if i >= self.n_prompt else "#EAF2FA")
+            self.words[i].set(position=(x + len(word) / 2, y + 0.5), text=word, color="white" if sure > 0.6 else INK)
+        for label in self.words[len(words) :]:
+            label.set_text("")
+        self.boxes.set(verts=boxes, facecolors=colors, edgecolors=HATCH)
+        self.frame.set(verts=boxes[-1:], edgecolors=KEY, linewidths=2)
+
+    def show_draw(self, at, token, shares):  # bars of the likeliest tokens; a line of all, on which the number falls
+        best, order = shares.sort(descending=True, stable=True)
+        ends, order = [0, *best.cumsum(0).tolist()], order.tolist()
+        for bar, name, share, one in zip(self.bars, self.names, best.tolist(), order, strict=False):
+            bar.set(height=share, color=KEY if one == token else PALE)
+            name.set(text=readable(self.tokenizer, one) if share else "", y=min(share, 0.75) + 0.04)
+        place = order.index(token)
+        pieces = [*pairwise([*ends[:200], 1]), ends[place : place + 2]]  # one grey piece for the many last ones
+        boxes, colors = [_box(left, right) for left, right in pieces], [*(PALE, GREY) * 100, KEY]
+        self.pieces.set(verts=boxes, facecolors=colors, edgecolors="none")
+        self.number.set_data([self.numbers[at]], [1.15])
+        count, name = int((shares > 0).sum()), readable(self.tokenizer, token)
+        says = f"“{name}” is one of {count} token{'s' * (count > 1)} that can come here"
+        self.page.set_title(says, fontsize=9.5, loc="left")
+        return f"“{name}” is drawn with probability {shares[token]:.2g}; {count} of 1,024 tokens can be drawn."
+
+    def show_step(self, at, weights, way):  # what it computes, what it has from the cache, and how much work that is
+        cached, slots, visible = way == CACHED, torch.arange(N), causal_visible(N, N)
+        computed = slots < at if not cached or at == self.n_prompt else slots == at - 1  # as rows, and as keys
+        before = (slots < at) & ~computed
+        self.now.set_data(weights.masked_fill(~(visible & computed[:, None]), torch.nan).numpy())
+        self.past.set_data(weights.masked_fill(~(visible & before[:, None]), torch.nan).numpy())
+        colors = [KEY if new else "#F3C9AE" for new in computed[:at].tolist()]  # pale: from earlier steps
+        filled = colors if cached else []
+        self.slots.set(facecolors=[*filled, *["white"] * (N - len(filled))], edgecolors=HATCH, linewidths=0.5)
+        self.hands.set(segments=[[(0, 0), tip] for tip in self.tips[:at].tolist()], colors=colors)
+        x, y = 0.75 * self.tips[at - 1]
+        self.query.set_data([0, x], [0, y])
+        count, work = (visible & computed[:, None]).sum(), self.works[way][at - self.n_prompt]
+        self.curve.set_data(range(self.n_prompt, N), self.works[way])
+        self.dot.set_data([at], [work])
+        words = f"This step computes {count} of the triangle's {at * (at + 1) // 2} attention weights"
+        self.page.set_title(words, fontsize=9.5, loc="left")
+        return (
+            f"{way.capitalize()}: it turns {computed.sum()} of {at} keys, computes {count} attention weights in each "
+            f"head, and multiplies {work:.1f} million times."
+        )
+
+
+def _in_lines(words, columns):
+    # Column and line in which each word begins.
+    x, y = 0, 0
+    for word in words:
+        x, y = (0, y + 1) if x + len(word) > columns else (x, y)
+        yield x, y
+        x += len(word)
 
 
 def _box(left, right, low=0, high=1):
@@ -193,7 +226,12 @@ def _work(config, n, cached):
 NEW, LINES, N_TEXTS = 48, 4, 4  # tokens of each text, lines that are shown, texts of the means
 HEATS = [n / 5 for n in range(8)]
 COPIED, EQUAL, JUDGED = "copied", "drawn, kept if equal", "drawn, kept with min(1, p/q)"
-INKS, TINTS, REFUSED = ("#4B3F8F", "#8F6A1F"), ("#DEDAF3", "#F5E8C8"), "#B00020"  # of calls, in turns
+REFUSED = "#B00020"
+LOOKS = {  # of a token, by what became of it
+    "stays": {"color": INK}, "own": {"color": "white", "weight": "bold"}, "refused": {"color": REFUSED},
+    "given": {"color": GREY},
+}  # fmt: skip
+FILLS = {"stays": ("#DEDAF3", "#F5E8C8"), "own": ("#4B3F8F", "#8F6A1F"), "refused": ("#F4F4F4",) * 2}  # calls in turns
 
 
 def explore_drafts() -> Explorer:
@@ -204,85 +242,24 @@ def explore_drafts() -> Explorer:
             matrix.copy_(_rounded(matrix))
     tokens = encode(tokenizer, train_val_split(load_text(None))[1])
     starts = tokens[2500 * torch.arange(N_TEXTS)[:, None] + torch.arange(16)]
-    n_prompt = starts.shape[1]
     texts = {judged: _with_drafts(model, small, starts, judged) for judged in (False, True)}
+    picture = _Drafts(tokenizer)
 
     @functools.cache
     def calls(way, heat, row, n_draft, n_match):
         text, guesses, kept = (one[heat][row] for one in texts[way == JUDGED])
-        return _calls(text, n_prompt, n_draft, n_match, *(() if way == COPIED else (guesses, kept)))
-
-    figure = Figure(figsize=(8.4, 4.7), dpi=110, facecolor="white", layout="none")
-    page, bars, ax = (figure.add_axes(box) for box in ((0.025, 0.5, 0.95, 0.38), (0.05, 0.1, 0.45, 0.3),
-                                                       (0.62, 0.1, 0.2, 0.3)))  # fmt: skip
-    style = {"family": "monospace", "fontsize": 11, "va": "center", "parse_math": False, "zorder": 4}
-    ruler = page.text(0, 0, 50 * "m", **style)  # letters are whole pixels wide
-    columns = 50 * page.bbox.width / ruler.get_window_extent(FigureCanvasAgg(figure).get_renderer()).width
-    ruler.remove()
-    bare(page, (0, columns), (LINES, 0), "auto")
-    bars.set(xlim=(-0.7, NEW), ylim=(0, 9.2), yticks=[1, 5, 9], xticks=[])
-    bars.set_title("Tokens from each call, in order", loc="left", fontsize=9.5)
-    ax.set(xlim=(-0.05, 1.45), ylim=(0, 5.4), xticks=[0, 1], yticks=[1, 3, 5], xlabel="temperature")
-    ax.set_title("Tokens per call, mean of four texts", loc="left", fontsize=9.5)
-    for one in (bars, ax):
-        one.axhline(1, color=HATCH, lw=1, ls=":", zorder=0)
-        one.spines[["top", "right"]].set_visible(False)
-        one.tick_params(labelsize=9)
-    ax.text(1.5, 1, "without drafts", color=GREY, fontsize=9, va="center")
-    looks = {"stays": {"color": INK}, "chosen": {"color": "white", "weight": "bold"}, "refused": {"color": REFUSED}}
-    for x, words, kind, fill in ((0.03, "stays from the draft", "stays", TINTS[0]),
-                                 (0.23, "the model's own", "chosen", INKS[0]),
-                                 (0.4, "refused", "refused", "#F4F4F4")):  # fmt: skip
-        figure.text(x, 0.945, words, fontsize=9.5, va="center", bbox={"fc": fill, "lw": 0, "pad": 2}, **looks[kind])
-    figure.add_artist(Line2D([0.398, 0.462], [0.945] * 2, color=REFUSED, lw=1, zorder=9))
-    head = figure.text(0.975, 0.945, "", fontsize=9.5, ha="right", va="center")
-    looks["given"] = {"color": GREY}
-    labels = [{kind: page.text(0, y + 0.5, "", **style, **look) for kind, look in looks.items()} for y in range(LINES)]
-    boxes = page.add_collection(PolyCollection([], lw=0))
-    struck = page.add_collection(LineCollection([], colors=REFUSED, lw=1, zorder=5))
-    towers = bars.add_collection(PolyCollection([], lw=0))
-    (curve,), (dot,) = ax.plot([], [], color=INK), ax.plot([], [], "o", color=INK)
+        return _calls(text, starts.shape[1], n_draft, n_match, *(() if way == COPIED else (guesses, kept)))
 
     def draw(way, temperature, n_draft, n_match):
-        heat = round(5 * temperature)
-        mine = calls(way, heat, 0, n_draft, n_match)
-        pieces = [(token, "given", 0) for token in starts[0].tolist()]
-        for i, (stays, chosen, refused) in enumerate(mine):
-            pieces += [(token, "stays", i) for token in stays]
-            pieces += [(refused, "refused", i)] * (refused is not None) + [(chosen, "chosen", i)]
-        rows, x, y = [dict.fromkeys(looks, "") for _ in range(LINES)], 0, 0
-        verts, colors, lines = [], [], []
-        for token, kind, i in pieces:
-            word = tokenizer.decode([token]).replace("\n", "↵").replace("    ", " ")
-            x, y = (0, y + 1) if x + len(word) > columns else (x, y)
-            if y == LINES:
-                break
-            rows[y][kind] = rows[y][kind].ljust(x) + word
-            if kind != "given":
-                verts.append(_box(x, x + len(word), y + 0.1, y + 0.9))
-                colors.append({"stays": TINTS[i % 2], "refused": "#F4F4F4", "chosen": INKS[i % 2]}[kind])
-            if kind == "refused":
-                lines.append([(x, y + 0.5), (x + len(word), y + 0.5)])
-            x += len(word)
-        for label, row in zip(labels, rows, strict=True):
-            for kind, one in label.items():
-                one.set(
-                    text=(said := row[kind].lstrip()), x=len(row[kind]) - len(said)
-                )  # without blanks, which take time
-        boxes.set(verts=verts, facecolors=colors)
-        struck.set(segments=lines)
-        sizes = [len(stays) + 1 for stays, *_ in mine]
-        towers.set(
-            verts=[_box(i - 0.4, i + 0.4, 0, n) for i, n in enumerate(sizes)], facecolors=[*INKS * NEW][: len(sizes)]
-        )
         means = [N_TEXTS * NEW / sum(len(calls(way, one, row, n_draft, n_match)) for row in range(N_TEXTS))
                  for one in range(len(HEATS))]  # fmt: skip
-        curve.set_data(HEATS, means)
-        dot.set_data([temperature], [means[heat]])
-        head.set_text(f"{NEW} tokens in {len(mine)} calls")
-        n_refused = sum(refused is not None for *_, refused in mine)
+        heat = round(5 * temperature)
+        shown = calls(way, heat, 0, n_draft, n_match)
+        picture.show_text(starts[0].tolist(), shown)
+        picture.show_counts(shown, means, temperature, means[heat])
+        n_stay, n_refused = sum(len(stays) for stays, *_ in shown), sum(refused is not None for *_, refused in shown)
         return (
-            f"This text of {NEW} new tokens took {len(mine)} calls; {sum(sizes) - len(sizes)} stayed from drafts, "
+            f"This text of {NEW} new tokens took {len(shown)} calls; {n_stay} stayed from drafts, "
             f"{n_refused} were refused. Four texts at this temperature: {means[heat]:.2f} tokens per call."
         )
 
@@ -293,7 +270,77 @@ def explore_drafts() -> Explorer:
         "n_match": slider("length of match (copied) [token]", 1, 1, 4),
     }
     alt = "A text in coloured boxes: pale, stays from a draft; dark, the model's own token; struck through, refused. "
-    return Explorer(figure, draw, controls, alt + "Below: tokens from each call; tokens per call against temperature.")
+    alt += "Below: tokens from each call; tokens per call against temperature."
+    return Explorer(picture.figure, draw, controls, alt)
+
+
+class _Drafts:  # the picture: the text with its legend, and two diagrams
+    def __init__(self, tokenizer):
+        self.tokenizer, self.figure = tokenizer, Figure(figsize=(8.4, 4.7), dpi=110, facecolor="white", layout="none")
+        self._add_text(self.figure.add_axes((0.025, 0.5, 0.95, 0.38)))
+        self._add_legend(0.945)
+        bars, ax = self.figure.add_axes((0.05, 0.1, 0.45, 0.3)), self.figure.add_axes((0.62, 0.1, 0.2, 0.3))
+        bars.set(xlim=(-0.7, NEW), ylim=(0, 9.2), yticks=[1, 5, 9], xticks=[])
+        bars.set_title("Tokens from each call, in order", loc="left", fontsize=9.5)
+        ax.set(xlim=(-0.05, 1.45), ylim=(0, 5.4), xticks=[0, 1], yticks=[1, 3, 5], xlabel="temperature")
+        ax.set_title("Tokens per call, mean of four texts", loc="left", fontsize=9.5)
+        for one in (bars, ax):
+            one.axhline(1, color=HATCH, lw=1, ls=":", zorder=0)
+            one.spines[["top", "right"]].set_visible(False)
+            one.tick_params(labelsize=9)
+        ax.text(1.5, 1, "without drafts", color=GREY, fontsize=9, va="center")
+        self.towers = bars.add_collection(PolyCollection([], lw=0))
+        (self.curve,), (self.dot,) = ax.plot([], [], color=INK), ax.plot([], [], "o", color=INK)
+
+    def _add_text(self, ax):
+        style = {"family": "monospace", "fontsize": 11, "va": "center", "parse_math": False, "zorder": 4}
+        ruler = ax.text(0, 0, 50 * "m", **style)  # letters are whole pixels wide
+        fifty = ruler.get_window_extent(FigureCanvasAgg(self.figure).get_renderer()).width
+        self.columns = 50 * ax.bbox.width / fifty
+        ruler.remove()
+        bare(ax, (0, self.columns), (LINES, 0), "auto")
+        kinds = LOOKS.items()
+        self.labels = [{kind: ax.text(0, y + 0.5, "", **style, **look) for kind, look in kinds} for y in range(LINES)]
+        self.boxes = ax.add_collection(PolyCollection([], lw=0))
+        self.struck = ax.add_collection(LineCollection([], colors=REFUSED, lw=1, zorder=5))
+
+    def _add_legend(self, y):
+        names = {"stays": (0.03, "stays from the draft"), "own": (0.23, "the model's own"), "refused": (0.4, "refused")}
+        for kind, (x, name) in names.items():
+            box = {"fc": FILLS[kind][0], "lw": 0, "pad": 2}
+            self.figure.text(x, y, name, fontsize=9.5, va="center", bbox=box, **LOOKS[kind])
+        self.figure.add_artist(Line2D([0.398, 0.462], [y, y], color=REFUSED, lw=1, zorder=9))
+        self.head = self.figure.text(0.975, y, "", fontsize=9.5, ha="right", va="center")
+
+    def show_text(self, prompt, calls):  # the prompt, and what each call adds to it, as far as there are lines
+        pieces = [(token, "given", 0) for token in prompt]
+        for i, (stays, own, refused) in enumerate(calls):
+            pieces += [(token, "stays", i) for token in stays]
+            pieces += [(refused, "refused", i)] * (refused is not None) + [(own, "own", i)]
+        words = [self.tokenizer.decode([token]).replace("\n", "↵").replace("    ", " ") for token, *_ in pieces]
+        lines, boxes, colors, strokes = [dict.fromkeys(LOOKS, "") for _ in range(LINES)], [], [], []
+        for word, (_, kind, i), (x, y) in zip(words, pieces, _in_lines(words, self.columns), strict=True):
+            if y == LINES:
+                break
+            lines[y][kind] = lines[y][kind].ljust(x) + word
+            if kind != "given":
+                boxes.append(_box(x, x + len(word), y + 0.1, y + 0.9))
+                colors.append(FILLS[kind][i % 2])
+            if kind == "refused":
+                strokes.append([(x, y + 0.5), (x + len(word), y + 0.5)])
+        for labels, line in zip(self.labels, lines, strict=True):
+            for kind, label in labels.items():
+                text = line[kind].lstrip()  # without blanks, which take time
+                label.set(text=text, x=len(line[kind]) - len(text))
+        self.boxes.set(verts=boxes, facecolors=colors)
+        self.struck.set(segments=strokes)
+
+    def show_counts(self, calls, means, temperature, mean):
+        towers = [_box(i - 0.4, i + 0.4, 0, len(stays) + 1) for i, (stays, *_) in enumerate(calls)]
+        self.towers.set(verts=towers, facecolors=[*FILLS["own"] * NEW][: len(towers)])
+        self.curve.set_data(HEATS, means)
+        self.dot.set_data([temperature], [mean])
+        self.head.set_text(f"{NEW} tokens in {len(calls)} calls")
 
 
 def _rounded(weight):
@@ -336,18 +383,22 @@ def _calls(text, n_prompt, n_draft, n_match, guesses=(), kept=()):
     calls, at = [([], text[n_prompt], None)], n_prompt + 1  # the first call reads the prompt
     while at < len(text):
         if guesses:
-            draft, right = guesses[at - n_prompt :][:n_draft], kept[at - n_prompt :][:n_draft]
+            draft, right = (one[at - n_prompt :][:n_draft] for one in (guesses, kept))
         else:
-            ends = [i for i in range(n_match, at) if text[i - n_match : i] == text[at - n_match : at]]
-            draft = text[ends[-1] : at][:n_draft] if ends else []
-            right = [one == other for one, other in zip(draft, text[at:], strict=False)]
-        most = len(text) - at - 1  # the last token is the model's own
-        n = min((*right, False).index(False), most)
-        calls.append(
-            (text[at : at + n], text[at + n], draft[n] if n < min(len(right), most + 1) and not right[n] else None)
-        )
-        at += n + 1
+            draft = _copied(text[:at], n_draft, n_match)
+            right = [guess == token for guess, token in zip(draft, text[at:], strict=False)]
+        n_right = [*right, False].index(False)
+        n_stay = min(n_right, len(text) - at - 1)  # the last token is the model's own
+        refused = draft[n_stay] if n_stay < len(right) and not right[n_stay] else None
+        calls.append((text[at : at + n_stay], text[at + n_stay], refused))
+        at += n_stay + 1
     return calls
+
+
+def _copied(text, n_draft, n_match):
+    # What followed where the newest tokens were last.
+    ends = [end for end in range(n_match, len(text)) if text[end - n_match : end] == text[-n_match:]]
+    return text[ends[-1] :][:n_draft] if ends else []
 
 
 def repeats(rows: torch.Tensor, n_prompt: int = 16, run: int = 8, apart: int = 0) -> torch.Tensor:
