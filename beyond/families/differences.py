@@ -409,7 +409,8 @@ def feed_forward(box: Box, found: Findings):
         moved = [of_layers(felt, without([one]), before) for one in range(n)]
         chosen = of_layers(lambda *some: torch.stack(some).sum(0).double().mean().item(), *moved)
         tell("experts", chosen)
-        left = of_layers(lambda a, b, chosen: chosen and largest(a) / largest(b), without([*range(n)]), before, chosen)
+        none = [y - y[:, :1] for y in without([*range(n)])]  # less a bias
+        left = of_layers(lambda a, b, chosen: chosen and largest(a) / largest(b), none, before, chosen)
         tell("shared expert", left)
         plain = run(x=token)
         with changed(routers, lambda weight: weight.add_(2 * token[0] / token.pow(2).sum())):

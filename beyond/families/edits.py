@@ -126,10 +126,7 @@ def no_rope(model: Relative, content: dict):
 
 def partial_rotation(model: Relative, content: dict):
     """Only the first pairs of a head turn, as a whole smaller head would. `GlmRotaryEmbedding`."""
-    share = content["partial_rotary_factor"]
-    inv_freq, scaling = rope_init(content["rope_parameters"]["full_attention"], model.config.head_dim, share)
-    model.layer_inv_freq[:] = inv_freq  # 0 from pair h * share / 2 on
-    model.attention_scaling = [scaling] * model.config.n_layers
+    angles(model, content, partial=True)
 
 
 def interleaved(model: Relative, content: dict):
@@ -144,13 +141,14 @@ def interleaved(model: Relative, content: dict):
         patch(Interleaved, block.attention)
 
 
-def angles(model: Relative, content: dict):
+def angles(model: Relative, content: dict, partial: bool = False):
     """Each layer turns as rope_parameters says for its kind: two bases, or YaRN. `Gemma3RotaryEmbedding`."""
     ropes, kinds = content["rope_parameters"], ["full_attention"] * model.config.n_layers
     if ropes["sliding_attention"] != ropes["full_attention"]:  # else a row needs no kinds, or has others
         kinds = layer_types(content, model.config.n_layers)
     for layer, kind in enumerate(kinds):
-        inv_freq, scaling = rope_init(ropes[kind], model.config.head_dim)
+        share = ropes[kind]["partial_rotary_factor"] if partial else 1.0
+        inv_freq, scaling = rope_init(ropes[kind], model.config.head_dim, share)
         model.layer_inv_freq[layer], model.attention_scaling[layer] = inv_freq, scaling
 
 
@@ -304,8 +302,8 @@ def layer_norm(model: Relative, content: dict):
         def forward(self, x):
             return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
-    for norm in [part for part in model.modules() if isinstance(part, RMSNorm)]:
-        biased = content.get("norm_bias", True)
+    biased, centred = content.get("norm_bias", True), content.get("norms_are_centred", True)
+    for norm in [part for part in model.modules() if isinstance(part, RMSNorm) and centred]:
         patch(LayerNorm, norm, bias=nn.Parameter(torch.zeros_like(norm.weight)) if biased else None)
 
 
@@ -345,15 +343,9 @@ def gate_act(model: Relative, content: dict):
 
 def gelu_gate(model: Relative, content: dict):
     """GELU, in its tanh form, in SiLU's place. GEGLU, arXiv 2002.05202; `Gemma3MLP`."""
-
-    class GeluGate(Edit):
-        def forward(self, x):
-            return self.down_proj(F.gelu(self.gate_proj(x), approximate="tanh") * self.up_proj(x))
-
     if (name := content["hidden_activation"]) not in ("gelu_pytorch_tanh", None):  # hidden_act is not read
         raise ValueError(f"hidden_activation={shown(name)}: only 'gelu_pytorch_tanh' is known here. Use another one.")
-    for block in model.layers:
-        patch(GeluGate, block.feed_forward)
+    gate_act(model, {"hidden_act": "gelu_pytorch_tanh"})
 
 
 def scales(model: Relative, content: dict):
@@ -526,16 +518,18 @@ def split_merged(weights: dict, config: LlamaConfig) -> dict:
 
 def turned_first(weights: dict, config: LlamaConfig) -> dict:
     """What turns comes first in a head, its pairs (i, i + half): they become our pairs (i, i + h/2). `PhiAttention`."""
-    h, half = config.head_dim, int(config.head_dim * config.settings["partial_rotary_factor"]) // 2
-    turned, still = torch.arange(2 * half).view(2, -1), torch.arange(2 * half, h).view(2, -1)
-    order = torch.cat((turned, still), dim=1).flatten()
+    h, ropes, kinds = config.head_dim, config.settings["rope_parameters"], config.settings.get("layer_types")
     turns = tuple(
         f".{which}_{part}" for which in "qk" for part in ("proj.weight", "proj.bias", "norm.weight", "norm.bias")
     )
-    return {
-        name: weight.unflatten(0, (-1, h))[:, order].flatten(0, 1) if name.endswith(turns) else weight
-        for name, weight in weights.items()
-    }
+
+    def ordered(name, weight):
+        kind = kinds[int(name.split(".")[1])] if kinds else "full_attention"  # in Laguna a kind has its own half
+        half = int(h * ropes[kind]["partial_rotary_factor"]) // 2
+        turned, still = torch.arange(2 * half).view(2, -1), torch.arange(2 * half, h).view(2, -1)
+        return weight.unflatten(0, (-1, h))[:, torch.cat((turned, still), dim=1).flatten()].flatten(0, 1)
+
+    return {name: ordered(name, weight) if name.endswith(turns) else weight for name, weight in weights.items()}
 
 
 def split_phi3(weights: dict, config: LlamaConfig) -> dict:

@@ -24,13 +24,16 @@ def router(model: Relative, content: dict):
     """An expert's share is its own sigmoid, and a bias has a say in the choice alone. DeepSeek-V3, arXiv 2412.19437.
 
     With groups, only experts of the best ones are chosen; a group is as good as its `group_top` best ones together.
+    Kolibri and Cohere choose by logits, where the same bias weighs otherwise; Laguna's logits have a cap.
     """
 
     class Router(Edit):
         def choose(self, rows):
             logits = F.linear(rows.float(), self.router.weight.float())
+            logits = self.cap * torch.tanh(logits / self.cap) if self.cap else logits
             scores = logits.sigmoid() if self.squash == "sigmoid" else logits.softmax(dim=-1)
-            liked = scores + self.choice_bias.float() if self.biased else scores
+            liked = logits if self.by_logits else scores
+            liked = liked + self.choice_bias.float() if self.biased else liked
             if self.n_group > 1:
                 groups = liked.unflatten(1, (self.n_group, -1))  # (tokens, groups, experts of one)
                 worth = groups.topk(self.group_top, dim=-1).values.sum(dim=-1)
@@ -49,10 +52,12 @@ def router(model: Relative, content: dict):
         raise ValueError(f"n_group={n_group} and topk_group={best} do not fit num_experts={n_experts}, of which "
                          f"{content['num_experts_per_tok']} are chosen: use another checkpoint.")  # fmt: skip
     scale, biased = content.get("routed_scaling_factor", 1.0), content.get("choice_bias", True)
+    cap, by_logits = content.get("moe_router_logit_softcapping", 0.0), content.get("chosen_by") == "logits"
     require_number("routed_scaling_factor", scale, lambda scale: scale > 0, "> 0")
+    require_number("moe_router_logit_softcapping", cap, lambda cap: cap >= 0, ">= 0; 0: no cap")
     for mixture in _mixtures(model):
         patch(Router, mixture, squash=content.get("squash", "sigmoid"), biased=biased, n_group=n_group, topk_group=best,
-              group_top=content.get("group_top", 2), share_scale=scale)  # fmt: skip
+              group_top=content.get("group_top", 2), share_scale=scale, cap=cap, by_logits=by_logits)  # fmt: skip
         if biased:
             mixture.choice_bias = nn.Parameter(torch.zeros(n_experts))
 
@@ -62,11 +67,8 @@ def shared_expert(model: Relative, content: dict):
 
     class SharedExpert(Edit):
         def forward(self, x):
-            return super().forward(x) + self.shared(x)
-
-    class GatedSharedExpert(Edit):
-        def forward(self, x):
-            return super().forward(x) + torch.sigmoid(self.shared_gate(x)) * self.shared(x)
+            gate = torch.sigmoid(self.shared_gate(x)) if hasattr(self, "shared_gate") else 1.0
+            return (super().forward(x) + gate * self.shared(x)) * self.share_of_sum
 
     dim, width = model.config.dim, content["shared_expert_intermediate_size"]
     if width:
@@ -75,7 +77,7 @@ def shared_expert(model: Relative, content: dict):
             mixture.shared = SwiGLU(dim, width)
             if content.get("shared_gate"):
                 mixture.shared_gate = nn.Linear(dim, 1, bias=False)
-            patch(GatedSharedExpert if content.get("shared_gate") else SharedExpert, mixture)
+            patch(SharedExpert, mixture, share_of_sum=content.get("share_of_sum", 1.0))  # in Cohere half, the average
 
 
 def input_router(model: Relative, content: dict):
@@ -121,6 +123,17 @@ def mixture_norm(model: Relative, content: dict):
 
     for mixture in _mixtures(model):
         patch(NormedMixture, mixture, **norms(model.config, out_norm=model.config.dim))
+
+
+def mixture_bias(model: Relative, content: dict):
+    """A bias on what the experts give together. JetMoE; `JetMoeMoE.forward`."""
+
+    class BiasedMixture(Edit):
+        def forward(self, x):
+            return super().forward(x) + self.bias
+
+    for mixture in _mixtures(model):
+        patch(BiasedMixture, mixture, bias=nn.Parameter(torch.zeros(model.config.dim)))
 
 
 def sub_norm(model: Relative, content: dict):
@@ -193,7 +206,7 @@ def still_if_full(model: Relative, content: dict):
     """A layer that sees all does not turn, those with a window do; comes after `window`. `Cohere2Attention`."""
     if content["sliding_window"] is not None or not content.get("turns_without_window"):  # the latter: EXAONE
         for layer in [number for number, window in enumerate(model.windows) if window is None]:
-            model.layer_inv_freq[layer] = 0
+            model.layer_inv_freq[layer] *= layer in content.get("turns_anyway", ())
 
 
 def out_gate(model: Relative, content: dict):
@@ -201,15 +214,63 @@ def out_gate(model: Relative, content: dict):
 
     class OutGate(Edit):
         def heads(self, x):
-            self.opened = torch.sigmoid(self.gate_proj(x)).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            gate = self.gate_proj(x).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)  # (B, H, T, h), or (B, H, T, 1)
+            self.opened = self.squash(gate if self.gate_bias is None else gate + self.gate_bias[:, None, None])
             return super().heads(x)
 
         def attend(self, q, k, v, visible):
             return super().attend(q, k, v, visible) * self.__dict__.pop("opened")
 
     for attention in (block.attention for block in model.layers):
-        patch(OutGate, attention)
-        attention.gate_proj = nn.Linear(*reversed(attention.o_proj.weight.T.shape), bias=False)
+        n_heads = attention.q_proj.out_features // attention.head_dim
+        width = n_heads * (1 if content.get("gating") in (True, "per-head") else attention.head_dim)  # 1 in Laguna
+        bias = nn.Parameter(torch.zeros(n_heads)) if content.get("gate_has_bias") else None
+        patch(OutGate, attention, gate_proj=nn.Linear(model.config.dim, width, bias=False), gate_bias=bias,
+              n_heads=n_heads, squash=F.softplus if "gating" in content else torch.sigmoid)  # fmt: skip
+
+
+def layer_heads(model: Relative, content: dict):
+    """Each layer has its own number of query heads; key heads are as many in all. Laguna; `LagunaAttention`."""
+    heads, config = content["num_attention_heads_per_layer"], model.config
+    heads = [config.n_heads] * config.n_layers if heads is None else heads
+    if not isinstance(heads, list) or len(heads) != config.n_layers or not all(
+        type(one) is int and one > 0 and one % config.n_kv_heads == 0 for one in heads
+    ):  # fmt: skip
+        raise ValueError(f"num_attention_heads_per_layer={shown(heads)}: {config.n_layers} multiples of "
+                         f"num_key_value_heads={config.n_kv_heads} are needed.")  # fmt: skip
+    for n_heads, attention in zip(heads, (block.attention for block in model.layers), strict=True):
+        attention.n_rep, width = n_heads // config.n_kv_heads, n_heads * config.head_dim
+        attention.q_proj = nn.Linear(config.dim, width, bias=False)
+        attention.o_proj = nn.Linear(width, config.dim, bias=False)
+
+
+def mixed_attention(model: Relative, content: dict):
+    """A router chooses whose queries a token makes and who writes: experts share keys. MoA, arXiv 2210.05144; JetMoE.
+
+    All experts' queries are computed here, and those of the chosen kept, so it saves nothing. `JetMoeMoA`.
+    """
+
+    class MixedAttention(Edit):
+        choose = Experts.choose
+
+        def heads(self, x):
+            shares, chosen = self.choose(x.flatten(0, 1))  # (B * T, n_chosen) each
+            picks = F.one_hot(chosen, self.router.out_features).to(x).unflatten(0, x.shape[:2])  # (B, T, n_chosen, E)
+            self.weighed = picks * shares.to(x).unflatten(0, x.shape[:2])[..., None]
+            q, k, v = super().heads(x)
+            q = q.unflatten(1, (-1, k.shape[1]))  # (B, E, K, T, h): each expert has a query for each key head
+            return torch.einsum("btne,bekth->bknth", picks, q).flatten(1, 2), k, v
+
+        def attend(self, q, k, v, visible):
+            mixed = super().attend(q, k, v, visible).unflatten(1, (k.shape[1], -1))  # (B, K, n_chosen, T, h)
+            return torch.einsum("btne,bknth->bekth", self.__dict__.pop("weighed"), mixed).flatten(1, 2)
+
+    config, n_experts = model.config, content["num_experts"]
+    width = n_experts * config.n_kv_heads * config.head_dim
+    for attention in (block.attention for block in model.layers):
+        attention.q_proj, attention.o_proj = nn.Linear(config.dim, width, bias=False), nn.Linear(width, config.dim)
+        attention.router = nn.Linear(config.dim, n_experts, bias=False)
+        patch(MixedAttention, attention, n_chosen=content["num_experts_per_tok"], renormalise=True)
 
 
 def chunks(model: Relative, content: dict):
@@ -249,14 +310,17 @@ def temperature(model: Relative, content: dict):
     class Temperature(Edit):
         def rotated_qkv(self, x, cos, sin):
             q, k, v = super().rotated_qkv(x, cos, sin)
-            steps = torch.floor((self.clock.positions + self.shift) / self.step)
-            return q * (1 + self.growth * torch.log1p(steps))[:, None, :, None].to(q), k, v
+            steps = (self.clock.positions + self.shift) / self.step
+            grown = self.growth * torch.log1p(steps if self.is_power else steps.floor())
+            return q * (grown.exp() if self.is_power else 1 + grown)[:, None, :, None].to(q), k, v
 
     (growth, step, shift, layers), shared = content["temperature"], clock(model)
+    is_power = content.get("grows_as") == "power"  # of 1 + steps, which are no whole numbers: Beam
     require_number("the growth of queries", growth, lambda value: value >= 0, ">= 0")  # 0 in Devstral 2
     require_number("the tokens of a step", step, lambda value: value > 0, "> 0")
     for layer in layers:
-        patch(Temperature, model.layers[layer].attention, clock=shared, growth=growth, step=step, shift=shift)
+        patch(Temperature, model.layers[layer].attention, clock=shared, growth=growth, step=step, shift=shift,
+              is_power=is_power)  # fmt: skip
 
 
 def alibi(model: Relative, content: dict):
@@ -406,6 +470,19 @@ def norm_after_sum(model: Relative, content: dict):
         patch(NormAfterSum, block)
 
 
+def shrunk_sums(model: Relative, content: dict):
+    """The n-th sum of the stream is divided by √n, which norms undo but for eps. Beam; `depth_scaled_residual_add`."""
+    before = (norm for block in model.layers for norm in (block.attention_norm, block.ffn_norm))
+    for n, norm in enumerate((*before, model.final_norm), start=1):
+        norm.eps *= n  # so the sums stay plain
+
+
+def last_eps(model: Relative, content: dict):
+    """The eps of config.json is the last norm's alone; the others' is fixed. CTRL; `JetMoeDecoderLayer`."""
+    require_number("the eps of the last norm", content["last_norm_eps"], lambda eps: eps > 0, "> 0")
+    model.final_norm.eps = content["last_norm_eps"]
+
+
 def no_gain(model: Relative, content: dict):
     """Norms have no gain: what follows learns it. nanochat; `NanoChatRMSNorm`."""
 
@@ -423,16 +500,13 @@ def parallel(model: Relative, content: dict):
     class Parallel(Edit):
         def forward(self, x, *shared):
             normed = self.attention_norm(x)
-            return x + self.attention(normed, *shared) + self.feed_forward(normed)
-
-    class ParallelTwoNorms(Edit):
-        def forward(self, x, *shared):
-            return x + self.attention(self.attention_norm(x), *shared) + self.feed_forward(self.ffn_norm(x))
+            other = self.ffn_norm(x) if hasattr(self, "ffn_norm") else normed
+            return x + self.attention(normed, *shared) + self.feed_forward(other)
 
     for block in model.layers:
         if content.get("parallel_norms", 1) == 1:
             del block.ffn_norm
-        patch(ParallelTwoNorms if hasattr(block, "ffn_norm") else Parallel, block)
+        patch(Parallel, block)
 
 
 def logit_scale(model: Relative, content: dict):
@@ -501,6 +575,16 @@ def split_granite(weights: dict, config: LlamaConfig) -> dict:
         if not experts:
             ours[name] = weight
     return ours
+
+
+def split_jetmoe(weights: dict, config: LlamaConfig) -> dict:
+    """Experts of attention, too, stand in one tensor, and a key stands on its value. `JetMoeMoA`."""
+    ours = {name: weight.flatten(0, 1) if ".q_proj." in name else weight.transpose(0, 1).flatten(1)
+            if ".o_proj.weight" in name else weight for name, weight in weights.items()}  # fmt: skip
+    for name in [name for name in ours if ".kv_proj." in name]:
+        for letter, half in zip("kv", ours.pop(name).chunk(2), strict=True):
+            ours[name.replace("kv_", f"{letter}_")] = half
+    return split_granite(ours, config)
 
 
 def split_codegen(weights: dict, config: LlamaConfig) -> dict:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from beyond.families import edits
 from beyond.families import more_edits as more
 from helpers.formats.hugging_face import require_object
+from helpers.validate import shown
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,10 @@ def _split_transposed(weights, config):
     return edits.split_experts({name: one.mT if one.ndim == 3 else one for name, one in weights.items()}, config)
 
 
+def _split_and_turn(weights, config):
+    return edits.turned_first(edits.split_experts(weights, config), config)
+
+
 def _four_times(content):
     """The feed-forward's width in older files."""
     return {"intermediate_size": content.get("n_inner") or 4 * content["hidden_size"]}
@@ -236,6 +241,35 @@ def _axk1(content):
     return _latent(content) | _shared(content) | {"mlp_layer_types": content["mlp_layer_types"] or kinds}
 
 
+def _cohere2_moe(content):
+    """Prefix layers are dense, with windows of their own rule, and turn in any case if that rule is 1."""
+    first, every, fn = (content[name] for name in ("first_k_dense_replace", "prefix_dense_sliding_window_pattern",
+                                                   "expert_selection_fn"))  # fmt: skip
+    n_layers, kinds, rms = content["num_hidden_layers"], content["mlp_layer_types"], content["rms_norm_eps"]
+    kinds = ["dense" if layer < first else "sparse" for layer in range(n_layers)] if kinds is None else kinds
+    shares, strategy = {"average": 0.5, "sum": 1.0}, content["shared_expert_combination_strategy"]
+    if fn not in ("softmax", "sigmoid") or strategy not in shares:
+        raise ValueError(f"expert_selection_fn={shown(fn)} must be softmax or sigmoid, and "
+                         f"shared_expert_combination_strategy={shown(strategy)} average or sum.")  # fmt: skip
+    return _shared(content | {"moe_intermediate_size": content["intermediate_size"]}) | _layers(
+        content, lambda layer: (layer + 1) % every if layer < first else
+        (layer - first + 1) % content["sliding_window_pattern"]) | {
+        "mlp_layer_types": kinds, "turns_anyway": [n for n, one in enumerate(kinds) if one == "dense" and every == 1],
+        "moe_intermediate_size": content["intermediate_size"], "squash": fn, "share_of_sum": shares[strategy],
+        "intermediate_size": content["prefix_dense_intermediate_size"] or content["intermediate_size"],
+        "norm_topk_prob": fn == "softmax" or content["norm_topk_prob"], "norms_are_centred": rms is None,
+        "rms_norm_eps": content["layer_norm_eps"] if rms is None else rms}  # fmt: skip
+
+
+def _beam(content):
+    """A kind of layers without an entry in rope_parameters stands still, and its queries grow."""
+    ropes = require_object("rope_parameters", content.get("rope_parameters"))
+    kinds = _layers(content, lambda layer: (layer + 1) % 6 and layer + 1 < content["num_hidden_layers"])
+    turns = [int(kind == SLIDES if ropes is None else ropes.get(kind) is not None) for kind in kinds["layer_types"]]
+    still = [layer for layer, one in enumerate(turns) if not one]
+    return kinds | {"no_rope_layers": turns, "temperature": (0.1, 2048, 1, still)}
+
+
 MINISTRAL = {"rope_type": "yarn", "factor": 16.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
              "mscale_all_dim": 1.0, "original_max_position_embeddings": 16384, "llama_4_scaling_beta": 0.1}  # fmt: skip
 ROUTED = {"n_shared_experts": 1, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1, "norm_topk_prob": True}
@@ -305,14 +339,12 @@ FAMILIES |= {
     "glm4_moe": Family((edits.biases, edits.qk_norm, edits.partial_rotation, edits.experts, more.router,
         more.shared_expert), ROUTED | _left_out(8, 131_072, num_experts=128, num_experts_per_tok=8,
         moe_intermediate_size=1408, first_k_dense_replace=1, use_qk_norm=False, partial_rotary_factor=0.5,
-        rms_norm_eps=1e-5, attention_bias=False), MOE, lambda weights,
-        config: edits.turned_first(edits.split_experts(weights, config), config), {"n_routed_experts": "num_experts"},
+        rms_norm_eps=1e-5, attention_bias=False), MOE, _split_and_turn, {"n_routed_experts": "num_experts"},
         {"attention_out_bias": False}, computed=_shared),
     "minimax_m2": Family((edits.qk_norm_whole, edits.partial_rotation, edits.experts, more.router),
         _left_out(8, 196_608, head_dim=128, num_experts=256, num_experts_per_tok=8, rope_theta=5e6, rotary_dim=None),
         MOE | {".block_sparse_moe.gate.": ".feed_forward.router.", ".block_sparse_moe.": ".feed_forward.",
-        ".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."}, lambda weights,
-        config: edits.turned_first(edits.split_experts(weights, config), config),
+        ".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."}, _split_and_turn,
         computed=lambda content: {"partial_rotary_factor": content.get("partial_rotary_factor", (content["rotary_dim"]
         or content["head_dim"]) / content["head_dim"])}),
     "afmoe": Family((edits.qk_norm, edits.sandwich_norm, more.out_gate, edits.scales, edits.window, more.still_if_full,
@@ -475,15 +507,15 @@ FAMILIES |= {
         more.split_gpt2, OLD_KEYS | {"activation_function": "not read", "afn": "hidden_act"},
         computed=lambda content: _four_times(content) | {"hidden_act": {"gelu": "gelu_new"}.get(content["hidden_act"],
         content["hidden_act"])}),
-    "ctrl": Family((edits.scales, more.sine_positions, edits.ungated, edits.layer_norm, edits.biases_everywhere,
-        more.head_bias), _left_out(None, 256, intermediate_size=8192, tie_word_embeddings=True),
+    "ctrl": Family((edits.scales, more.sine_positions, edits.ungated, edits.layer_norm, more.last_eps,
+        edits.biases_everywhere, more.head_bias), _left_out(None, 256, intermediate_size=8192, last_norm_eps=1e-6,
+        tie_word_embeddings=True),
         {"transformer.w.": "tok_embeddings.", "transformer.layernorm.": "final_norm.", "transformer.h.": "layers.",
         ".layernorm1.": ".attention_norm.", ".layernorm2.": ".ffn_norm.", ".multi_head_attention.": ".attention.",
         ".Wq.": ".q_proj.", ".Wk.": ".k_proj.", ".Wv.": ".v_proj.", ".dense.": ".o_proj.",
         ".ffn.0.": ".feed_forward.up_proj.", ".ffn.2.": ".feed_forward.down_proj."}, None, OLD_KEYS | {"dff":
         "intermediate_size", "layer_norm_epsilon": "last_norm_eps"}, {"hidden_act": "relu", "rms_norm_eps": 1e-6},
-        {"last_norm_eps": 1e-6},
-        lambda content: _embedding(content, True) | {"sines_end": content["max_position_embeddings"]}),
+        computed=lambda content: _embedding(content, True) | {"sines_end": content["max_position_embeddings"]}),
     "xglm": Family((edits.scales, more.sine_positions, edits.ungated, edits.layer_norm, edits.biases_everywhere),
         _left_out(None, 2048, hidden_act="gelu", intermediate_size=4096, scale_embedding=True, pad_token_id=1,
         tie_word_embeddings=True), {"model.layer_norm.": "final_norm."} | OPT, keys={"d_model": "hidden_size",

@@ -17,8 +17,9 @@ SAMPLE = "gpt2", "gemma2", "gpt_oss", "afmoe", "deepseek_v3"
 
 ELSE = {  # what a row says otherwise, or cannot be seen from outside
     "zero_centred_gain": ("nemotron",), "scales logit_scale": ("mpt", "llama4_text"), "experts": ("dbrx",),
-    "router input_router near_best": ("deepseek_v2", "ernie4_5_moe"),
-    **dict.fromkeys(("biases biases_everywhere latent", "biases_everywhere clamped_gate"), ("gpt_neox_japanese",)),
+    "qk_norm": ("beam",), "router input_router near_best": ("deepseek_v2", "ernie4_5_moe"),  # Beam's eps is large here
+    **{f"{names} mixture_bias": ("gpt_neox_japanese",)
+       for names in ("biases biases_everywhere latent", "biases_everywhere clamped_gate")},
 }  # fmt: skip
 
 
@@ -33,11 +34,11 @@ def signs(found):
         "qk_norm": "each head are normalized before" in kinds["norm on keys"],
         "l2_norm": "each head are normalized behind" in kinds["norm on keys"],
         "qk_norm_whole": "all heads" in kinds["norm on keys"],
-        "biases biases_everywhere latent": facts["bias on values"] | facts["bias of attention"]
+        "biases biases_everywhere latent mixture_bias": facts["bias on values"] | facts["bias of attention"]
         | facts["bias of feed-forward"],
-        "biases_everywhere clamped_gate": facts["bias of feed-forward"], "sinks": facts["sinks"],
+        "biases_everywhere clamped_gate mixture_bias": facts["bias of feed-forward"], "sinks": facts["sinks"],
         "clipped": facts["clip"], "sub_norm differential": facts["norm in attention"],
-        "out_gate": facts["gate on attention"], "parallel": facts["side by side"],
+        "out_gate mixed_attention": facts["gate on attention"], "parallel": facts["side by side"],
         "post_norm": "not before" in kinds["norms of attention"], "layer_norm": facts["LayerNorm"],
         "sandwich_norm": "before attention and one behind" in kinds["norms of attention"],
         "zero_centred_gain": facts["1 + weight"], "no_gain": facts["norms without weights"],

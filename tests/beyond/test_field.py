@@ -10,11 +10,10 @@ pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]  # trans
 FIELD = {one["type"]: one for one in read_field()}
 EDITS = {  # a feature and the edits that make it
     "experts": {"experts"}, "shared expert": {"shared_expert"}, "sinks": {"sinks"}, "no gate": {"ungated"},
-    "LayerNorm": {"layer_norm"}, "norm of keys": {"qk_norm", "qk_norm_whole", "l2_norm"},
     "attention beside feed-forward": {"parallel"}, "one short vector for keys and values": {"latent"},
-    "nothing turns": {"learned_positions", "sine_positions", "alibi"},
-    "some layers stand still": {"still_if_full", "no_rope"},
-    "norm after attention": {"post_norm", "sandwich_norm"}, "gate on attention": {"out_gate"},
+    "nothing turns": {"learned_positions", "sine_positions", "alibi"}, "LayerNorm": {"layer_norm"},
+    "norm of keys": {"qk_norm", "qk_norm_whole", "l2_norm"}, "gate on attention": {"out_gate", "mixed_attention"},
+    "some layers stand still": {"still_if_full", "no_rope"}, "norm after attention": {"post_norm", "sandwich_norm"},
 }  # fmt: skip
 
 
