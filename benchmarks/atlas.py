@@ -91,6 +91,7 @@ BITING = {  # what else a type needs so that every setting of its row changes so
         "mscale_all_dim": 0.5, "rope_theta": 1000.0, "llama_4_scaling_beta": 0.3}},
     "llama4_text": BIASED | {"intermediate_size_mlp": 40, "moe_layers": [1, 2, 3], "no_rope_layers": [1, 0, 1, 0],
                              "attention_chunk_size": 7, "floor_scale": 4, "attn_scale": 0.3},
+    "kolibri1": {"norm_topk_prob": True},
 }  # fmt: skip
 
 
@@ -281,7 +282,6 @@ LEARNERS = "helium", "seed_oss", "glm", "olmo", "cohere", "exaone4", "persimmon"
 LACKS = {  # plain attention without a row, and what its row would need
     "hunyuan_v1_dense": "notebook 08 builds it in exercise 2",
     "hunyuan_v1_moe": "norms after the turn, a shared expert",
-    "kolibri1": "shares from logits of the chosen experts",
     "cohere2_moe": "side by side, an average with the shared expert",
     "laguna": "a gate for each head, a number of heads for each layer",
     "beam": "queries that grow where nothing turns, groups of experts",

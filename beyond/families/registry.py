@@ -576,6 +576,14 @@ FAMILIES |= {
         rope_interleave=True, routed_scaling_factor=2.5, n_group=8, topk_group=4), MOE | LATENT |
         {".post_mlp_layernorm.": ".feed_forward.out_norm."}, more.dense_or_sparse, {"n_routed_experts": "num_experts"},
         computed=_axk1),
+    "kolibri1": Family((edits.qk_norm, edits.sandwich_norm, edits.window, more.still_if_full, edits.experts,
+        more.router, more.shared_expert), _left_out(4, 262_144, head_dim=128, num_experts=384, num_experts_per_tok=6,
+        moe_intermediate_size=512, shared_expert_intermediate_size=512, norm_topk_prob=False, sliding_window=513,
+        layer_types=None), MOE | {".moe.router.expert_bias": ".feed_forward.choice_bias",
+        ".post_attn_norm.": ".attention_out_norm.", ".post_self_attn_layernorm.": ".attention_out_norm.",
+        ".post_ffn_norm.": ".ffn_out_norm.", ".post_mlp_layernorm.": ".ffn_out_norm."}, edits.split_experts,
+        fixed={"turns_without_window": True, "chosen_by": "logits"}, computed=lambda content: _layers(content,
+        lambda layer: (layer + 1) % 5) | {"intermediate_size": content["moe_intermediate_size"]}),
 }  # fmt: skip
 WEIGHT_NAMES = {
     "model.embed_tokens.": "tok_embeddings.", "model.norm.": "final_norm.", "model.layers.": "layers.",
