@@ -92,6 +92,9 @@ BITING = {  # what else a type needs so that every setting of its row changes so
     "llama4_text": BIASED | {"intermediate_size_mlp": 40, "moe_layers": [1, 2, 3], "no_rope_layers": [1, 0, 1, 0],
                              "attention_chunk_size": 7, "floor_scale": 4, "attn_scale": 0.3},
     "kolibri1": {"norm_topk_prob": True},
+    "cohere2_moe": BIASED | {"num_shared_experts": 2, "expert_selection_fn": "sigmoid", "norm_topk_prob": False,
+        "mlp_layer_types": ["sparse", "dense", "sparse", "sparse"], "prefix_dense_intermediate_size": 28,
+        "rms_norm_eps": None},
 }  # fmt: skip
 
 
@@ -282,7 +285,6 @@ LEARNERS = "helium", "seed_oss", "glm", "olmo", "cohere", "exaone4", "persimmon"
 LACKS = {  # plain attention without a row, and what its row would need
     "hunyuan_v1_dense": "notebook 08 builds it in exercise 2",
     "hunyuan_v1_moe": "norms after the turn, a shared expert",
-    "cohere2_moe": "side by side, an average with the shared expert",
     "laguna": "a gate for each head, a number of heads for each layer",
     "beam": "queries that grow where nothing turns, groups of experts",
     "jetmoe": "experts in attention",

@@ -584,6 +584,15 @@ FAMILIES |= {
         ".post_ffn_norm.": ".ffn_out_norm.", ".post_mlp_layernorm.": ".ffn_out_norm."}, edits.split_experts,
         fixed={"turns_without_window": True, "chosen_by": "logits"}, computed=lambda content: _layers(content,
         lambda layer: (layer + 1) % 5) | {"intermediate_size": content["moe_intermediate_size"]}),
+    "cohere2_moe": Family((more.parallel, edits.interleaved, edits.window, more.still_if_full, more.logit_scale,
+        edits.experts, more.router, more.shared_expert, edits.layer_norm, edits.biases), _left_out(None, 8192,
+        head_dim=128, num_experts=8, num_experts_per_tok=2, n_shared_experts=0, expert_selection_fn="softmax",
+        shared_expert_combination_strategy="average", norm_topk_prob=True, first_k_dense_replace=0,
+        mlp_layer_types=None, prefix_dense_intermediate_size=None, prefix_dense_sliding_window_pattern=1,
+        sliding_window=4096, sliding_window_pattern=4, layer_types=None, logit_scale=0.0625, layer_norm_eps=1e-5,
+        rms_norm_eps=None, tie_word_embeddings=True, attention_bias=False), MOE, edits.split_experts,
+        {"num_shared_experts": "n_shared_experts"}, {"norm_bias": False, "choice_bias": False, "chosen_by": "logits"},
+        {"rope_scaling": None}, _cohere2_moe),
 }  # fmt: skip
 WEIGHT_NAMES = {
     "model.embed_tokens.": "tok_embeddings.", "model.norm.": "final_norm.", "model.layers.": "layers.",
