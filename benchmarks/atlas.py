@@ -95,6 +95,11 @@ BITING = {  # what else a type needs so that every setting of its row changes so
     "cohere2_moe": BIASED | {"num_shared_experts": 2, "expert_selection_fn": "sigmoid", "norm_topk_prob": False,
         "mlp_layer_types": ["sparse", "dense", "sparse", "sparse"], "prefix_dense_intermediate_size": 28,
         "rms_norm_eps": None},
+    "laguna": lambda sizes: BIASED | {"mlp_layer_types": ["sparse", "dense", "sparse", "sparse"],
+        "moe_routed_scaling_factor": 1.5, "moe_router_logit_softcapping": 0.5, "rms_norm_eps": 2e-6,
+        "num_attention_heads_per_layer": [n * sizes.get("num_key_value_heads", 2) for n in (2, 1, 3, 2)],
+        "rope_parameters": {FULL: {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5},
+                            SLIDE: {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}}},
 }  # fmt: skip
 
 
@@ -285,7 +290,6 @@ LEARNERS = "helium", "seed_oss", "glm", "olmo", "cohere", "exaone4", "persimmon"
 LACKS = {  # plain attention without a row, and what its row would need
     "hunyuan_v1_dense": "notebook 08 builds it in exercise 2",
     "hunyuan_v1_moe": "norms after the turn, a shared expert",
-    "laguna": "a gate for each head, a number of heads for each layer",
     "beam": "queries that grow where nothing turns, groups of experts",
     "jetmoe": "experts in attention",
     "modernbert-decoder": "a norm on the embedding, a dense layer before the head",

@@ -593,6 +593,17 @@ FAMILIES |= {
         rms_norm_eps=None, tie_word_embeddings=True, attention_bias=False), MOE, edits.split_experts,
         {"num_shared_experts": "n_shared_experts"}, {"norm_bias": False, "choice_bias": False, "chosen_by": "logits"},
         {"rope_scaling": None}, _cohere2_moe),
+    "laguna": Family((more.layer_heads, edits.qk_norm, more.out_gate, edits.window, edits.partial_rotation,
+        edits.experts, more.router, more.shared_expert, edits.biases), _left_out(8, 131_072, head_dim=128,
+        num_attention_heads_per_layer=None, gating=True, num_experts=256, num_experts_per_tok=8,
+        moe_intermediate_size=512, shared_expert_intermediate_size=512, mlp_layer_types=None, sliding_window=512,
+        layer_types=None, routed_scaling_factor=1.0, moe_router_logit_softcapping=0.0, attention_bias=False), MOE |
+        {".mlp.experts.e_score_correction_bias": ".feed_forward.choice_bias", ".shared_expert.": ".shared.",
+        ".g_proj.": ".gate_proj."}, _split_and_turn, {"moe_routed_scaling_factor": "routed_scaling_factor"},
+        {"first_k_dense_replace": 1, "partial_rotary_factor": 1.0, "rope_bases": {FULL: (None, 500_000.0),
+        SLIDES: (None, 10_000.0)}}, {"rope_scaling": None, "moe_apply_router_weight_on_input": False},
+        lambda content: _layers(content, lambda layer: False) | ({} if content.get("rope_parameters") is not None else
+        {"rope_parameters": {FULL: {"partial_rotary_factor": 0.5}}})),
 }  # fmt: skip
 WEIGHT_NAMES = {
     "model.embed_tokens.": "tok_embeddings.", "model.norm.": "final_norm.", "model.layers.": "layers.",
