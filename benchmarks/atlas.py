@@ -100,6 +100,9 @@ BITING = {  # what else a type needs so that every setting of its row changes so
         "num_attention_heads_per_layer": [n * sizes.get("num_key_value_heads", 2) for n in (2, 1, 3, 2)],
         "rope_parameters": {FULL: {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5},
                             SLIDE: {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}}},
+    "beam": BIASED | GROUPS | SCALED | {"norm_topk_prob": False, "rms_norm_eps": 1e-3, "final_logit_softcapping": 5.0,
+        "mlp_layer_types": ["sparse", "dense", "sparse", "sparse"],
+        "rope_parameters": {SLIDE: {"rope_type": "default", "rope_theta": 500.0}, FULL: None}},
 }  # fmt: skip
 
 
@@ -290,7 +293,6 @@ LEARNERS = "helium", "seed_oss", "glm", "olmo", "cohere", "exaone4", "persimmon"
 LACKS = {  # plain attention without a row, and what its row would need
     "hunyuan_v1_dense": "notebook 08 builds it in exercise 2",
     "hunyuan_v1_moe": "norms after the turn, a shared expert",
-    "beam": "queries that grow where nothing turns, groups of experts",
     "jetmoe": "experts in attention",
     "modernbert-decoder": "a norm on the embedding, a dense layer before the head",
     "longcat_flash": "two attentions in a layer, experts that do nothing", "cohere_compass_text": "not looked into",

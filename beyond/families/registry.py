@@ -604,6 +604,14 @@ FAMILIES |= {
         SLIDES: (None, 10_000.0)}}, {"rope_scaling": None, "moe_apply_router_weight_on_input": False},
         lambda content: _layers(content, lambda layer: False) | ({} if content.get("rope_parameters") is not None else
         {"rope_parameters": {FULL: {"partial_rotary_factor": 0.5}}})),
+    "beam": Family((edits.qk_norm, edits.sandwich_norm, more.shrunk_sums, more.out_gate, edits.window,
+        edits.no_rope, more.temperature, edits.experts, more.router, edits.logit_softcapping, edits.biases),
+        _left_out(8, 8192, head_dim=128, num_experts=256, num_experts_per_tok=8, moe_intermediate_size=2560,
+        mlp_layer_types=None, norm_topk_prob=True, n_group=8, topk_group=4, routed_scaling_factor=2.5,
+        sliding_window=512, layer_types=None, final_logit_softcapping=30.0, attention_bias=False), GEMMA_NORMS | MOE,
+        edits.split_experts, {}, {"first_k_dense_replace": 3, "gate_has_bias": True, "grows_as": "power",
+        "attn_logit_softcapping": None, "rope_bases": {FULL: (None, 10_000.0), SLIDES: (None, 10_000.0)}},
+        {"rope_scaling": None}, _beam),
 }  # fmt: skip
 WEIGHT_NAMES = {
     "model.embed_tokens.": "tok_embeddings.", "model.norm.": "final_norm.", "model.layers.": "layers.",
