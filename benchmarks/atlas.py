@@ -103,6 +103,7 @@ BITING = {  # what else a type needs so that every setting of its row changes so
     "beam": BIASED | GROUPS | SCALED | {"norm_topk_prob": False, "rms_norm_eps": 1e-3, "final_logit_softcapping": 5.0,
         "mlp_layer_types": ["sparse", "dense", "sparse", "sparse"],
         "rope_parameters": {SLIDE: {"rope_type": "default", "rope_theta": 500.0}, FULL: None}},
+    "jetmoe": lambda sizes: {"kv_channels": sizes["head_dim"], "rms_norm_eps": 0.1},
 }  # fmt: skip
 
 
@@ -293,7 +294,6 @@ LEARNERS = "helium", "seed_oss", "glm", "olmo", "cohere", "exaone4", "persimmon"
 LACKS = {  # plain attention without a row, and what its row would need
     "hunyuan_v1_dense": "notebook 08 builds it in exercise 2",
     "hunyuan_v1_moe": "norms after the turn, a shared expert",
-    "jetmoe": "experts in attention",
     "modernbert-decoder": "a norm on the embedding, a dense layer before the head",
     "longcat_flash": "two attentions in a layer, experts that do nothing", "cohere_compass_text": "not looked into",
     **dict.fromkeys(("gemma3n_text", "gemma4_text", "gemma4_unified_text"), "an embedding for each layer"),

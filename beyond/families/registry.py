@@ -612,6 +612,16 @@ FAMILIES |= {
         edits.split_experts, {}, {"first_k_dense_replace": 3, "gate_has_bias": True, "grows_as": "power",
         "attn_logit_softcapping": None, "rope_bases": {FULL: (None, 10_000.0), SLIDES: (None, 10_000.0)}},
         {"rope_scaling": None}, _beam),
+    "jetmoe": Family((more.mixed_attention, edits.experts, more.mixture_bias, more.last_eps),
+        _left_out(16, 4096, head_dim=128, num_experts=8, num_experts_per_tok=2, last_norm_eps=1e-6,
+        tie_word_embeddings=True), {".self_attention.experts.input_linear.": ".attention.q_proj.",
+        ".self_attention.experts.output_linear.": ".attention.o_proj.",
+        ".self_attention.experts.bias": ".attention.o_proj.bias",
+        ".self_attention.experts.router.layer.": ".attention.router.", ".self_attention.": ".attention.",
+        ".mlp.router.layer.": ".feed_forward.router."}, more.split_jetmoe, {"kv_channels": "head_dim",
+        "activation_function": "hidden_act", "rms_norm_eps": "last_norm_eps"}, {"rms_norm_eps": 1e-6},
+        computed=lambda content: {"num_attention_heads": content["num_key_value_heads"] *
+        content["num_experts_per_tok"]}),
 }  # fmt: skip
 WEIGHT_NAMES = {
     "model.embed_tokens.": "tok_embeddings.", "model.norm.": "final_norm.", "model.layers.": "layers.",
