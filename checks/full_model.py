@@ -16,7 +16,7 @@ from checks.judge import check_of
 from checks.shared import require_unchanged, snapshot
 from helpers.checkpoint import load_checkpoint
 from helpers.config import PRESETS
-from helpers.interventions import held_out_loss, held_out_windows, outputs_of, without_heads
+from helpers.interventions import held_out_loss, held_out_windows, without_heads
 from helpers.model import GroupedQueryAttention, Llama, LlamaConfig, RMSNorm, SwiGLU, apply_rope, rope_angles
 from helpers.text import TINY_LLAMA
 
@@ -230,10 +230,6 @@ def _one_sees_all(position, visible, n_query, n_cached):
     return visible if n_cached else mask
 
 
-def _is_padded(visible):
-    return visible is not None and visible.ndim == 4
-
-
 HALF = "one logit is off by half of what may be"
 LARGEST_LOGIT = 5.5  # about, of a small LLaMA with large weights
 
@@ -276,8 +272,8 @@ CALLS = {  # bugs in how a model is called again, or with several rows; the seve
     "a later chunk sees all of itself, in the last block": _in_the_last_block(
         lambda visible, n_query, n_cached: torch.ones_like(visible) if n_cached else visible),
     "the first token of a padded row sees its padding": _in_the_last_block(
-        lambda visible, n_query, n_cached: visible | (visible.sum(-1, keepdim=True) == 1) if _is_padded(visible)
-        else visible),
+        lambda visible, n_query, n_cached: visible | (visible.sum(-1, keepdim=True) == 1)
+        if getattr(visible, "ndim", 0) == 4 else visible),
     "one logit of a piece is slightly off": _one_logit_off(2, "pieces"),
     "one logit of a padded row is slightly off": _one_logit_off(2, "rows"),
     "one logit of a padded row is nan": _one_logit_off(math.nan, "rows"),
@@ -386,11 +382,8 @@ def _finds_bugs(function, _):
                 raise Wrong(f"a model with the bug “{name}” fails your property {NAMES[broken]}, which it keeps.", OWN)
             counted = "Only distances between positions count in RoPE, so this model is right as well."
             hint = {COUNTED: counted, HALF: SMALLER}.get(name, f"{ALARMS[broken]} {TOO_STRICT}")
-            kind = (
-                f"a model with the bug “{name}”, which breaks no property,"
-                if name in BUGS
-                else f"a right model ({name})"
-            )
+            kept_all = f"a model with the bug “{name}”, which breaks no property,"
+            kind = kept_all if name in BUGS else f"a right model ({name})"
             raise Wrong(f"{kind} fails your property {NAMES[broken]}: a false alarm.", hint)
         if name in FINDS and kept[place]:
             said = f"a model with the bug “{name}” passes your property {NAMES[place]}."
@@ -451,19 +444,16 @@ def first_place(made, wanted, names, diverges=diverges):
 
 def _made_by(model, tokens, inputs=False):
     """What each module with a weight returns, or is given, {name: (B, T, ...)}, in the order in which they run."""
-    names = [name for name, module in model.named_modules() if hasattr(module, "weight")]
-    if not inputs:
-        return {name: output.float() for name, output in outputs_of(model, names, [tokens]).items()}
-    given, modules = {}, dict(model.named_modules())
+    made, parts = {}, [(name, module) for name, module in model.named_modules() if hasattr(module, "weight")]
 
     def note(name, _, x, output):
-        given[name] = x[0].float()
+        made[name] = (x[0] if inputs else output).float()
 
-    hooks = [modules[name].register_forward_hook(partial(note, name)) for name in names]
+    hooks = [module.register_forward_hook(partial(note, name)) for name, module in parts]
     model(tokens)
     for hook in hooks:
         hook.remove()
-    return given
+    return made
 
 
 ATTENTION, DOWN = "layers.{}.attention.o_proj", "layers.{}.feed_forward.down_proj"
@@ -489,6 +479,11 @@ ANY_CLASS = "Is every module that has a weight a part, the head, too, and whatev
 WITHOUT = "Is each of your parts a module with a weight? A module without one is no part, and names does not hold it."
 FIRST = "Which module is the first to diverge, not the one that is off by most? Its name is that of one with a weight."
 OF_ONE = "Is the limit 1e-5 of the largest number of this one module? The numbers of others may be much larger."
+OUTSIDE = "Are modules outside the blocks parts, too? The embedding, the last norm and the head have a weight as well."
+ZEROS = "Here a module of both models returns zeros: 0 apart is not farther than the limit, which is 0 as well."
+LAST = "Is the last position compared, too? Here a number is off only there, and it counts as anywhere else."
+ONE_TOKEN = "Do you return a position, and not a row? Here each text is one token: squeeze() drops that axis, too."
+TIED = "Is each module looked at by itself? Here the embedding and the head share one weight: it names no module."
 OUTPUTS = "Is a norm a part, too, and does your hook note what it returns? f(part, inputs, output) gets inputs, too."
 AT = "Which position of this module is the smallest, in any row? Not the first of row 0, nor where it is off by most."
 
@@ -506,24 +501,36 @@ def _values_first(attention, x):
 
 
 def _pairs():
-    """(what is wrong, model, reference, names, where it diverges, a hint or "")."""
+    """(what is wrong, model, reference, names, where it diverges, a hint or "", the texts if they are not TEXTS)."""
     right = pair_with_bug(None, "large")[0]
     for bug, where in DIVERGES.items():
         yield bug, with_bug(right, bug), right, None, where, ""
     other, loud, factor = copy.deepcopy(right), copy.deepcopy(right), torch.tensor([1.0, 2.0, 1.0])[:, None, None]
-    head = lambda x: factor[: len(x)] * (right.lm_head(x.float()) - 10)  # noqa: E731 - row 0: smaller numbers
+    head = lambda x: factor[: len(x)] * (F.linear(x.float(), right.lm_head.weight) - 10)  # noqa: E731 - row 0: smaller
     off = 0.9 * RTOL_MODULE * (factor * (right(TEXTS) - 10)).abs().max()
     loud.eval().requires_grad_().lm_head.forward, other.lm_head.forward = head, lambda x: head(x) + off
     yield "less than the limit", other, loud, None, None, ROUNDS
     other = in_block_1(right, "gain ignored")  # a second fault: a later part, at an earlier position
     other.tok_embeddings.weight[40] += 1.0
-    yield "another row of the embedding", other, right, None, ("tok_embeddings", 24), ""
+    yield "another row of the embedding", other, right, None, ("tok_embeddings", 24), OUTSIDE
     other = copy.deepcopy(right)
     other.tok_embeddings.weight[40, 0] -= 1.1 * RTOL_MODULE * other.tok_embeddings.weight.abs().max()
     yield "one number of the embedding", other, right, None, ("tok_embeddings", 24), EVERY_NUMBER
     other, reference = copy.deepcopy(right), copy.deepcopy(right)
     other.tok_embeddings.weight[5, 0], reference.tok_embeddings.weight[5, 0] = math.nan, 0.0  # as nan_to_num makes it
     yield "nan in the embedding", other, reference, None, ("tok_embeddings", 2), NOT_A_NUMBER
+    silent, tied = copy.deepcopy(right), small_llama("large", tie_embeddings=True)
+    silent.layers[0].attention.o_proj.weight.zero_()
+    yield "a module that returns zeros", silent, copy.deepcopy(silent), None, None, ZEROS
+    for what, name, reference, at, hint, texts in (
+        ("the last position", "tok_embeddings", right, 2, LAST, TEXTS[:, :3]),
+        ("texts of one token", "tok_embeddings", right, 0, ONE_TOKEN, TEXTS[:, 2:3]),
+        ("an embedding that is tied", "tok_embeddings", tied, 2, TIED, TEXTS),
+        ("a gain of the last norm", "final_norm", right, 0, OUTSIDE, TEXTS),
+    ):
+        other = copy.deepcopy(reference)
+        other.get_submodule(name).weight[5] += 1.0
+        yield what, other, reference, None, (name, at), hint, texts
     other = copy.deepcopy(right)
     other.lm_head.weight[7] += 0.1
     other.eval().lm_head.__class__ = type("Head", (nn.Linear,), {})  # any class of module may have a weight
@@ -543,22 +550,17 @@ def _pairs():
         matrix.weight += 0.1
     for block in reference.layers:
         block.attention.heads = MethodType(_values_first, block.attention)
-    yield (
-        "a reference with other names",
-        nn.Sequential(nn.Identity(), other),  # a part without a weight
-        nn.Sequential(reference),
-        names,
-        ("1.layers.0.attention.k_proj", 0),
-        RENAMED,
-    )
+    other, where = nn.Sequential(nn.Identity(), other), ("1.layers.0.attention.k_proj", 0)  # a part without a weight
+    yield "a reference with other names", other, nn.Sequential(reference), names, where, RENAMED
 
 
 def _finds_departures(function, *_):
     """The function as a tool that is tested: on pairs of models that diverge at a known place, or nowhere."""
-    for what, model, reference, names, where, hint in _pairs():
-        models, tokens, given = [(one, snapshot(one)) for one in (model, reference)], TEXTS.clone(), copy.copy(names)
+    for what, model, reference, names, where, hint, *other in _pairs():
+        texts = other[0] if other else TEXTS
+        models, tokens, given = [(one, snapshot(one)) for one in (model, reference)], texts.clone(), copy.copy(names)
         answer = function(model, reference, tokens, given)
-        if changed := ["tokens.clone()"] * (not torch.equal(tokens, TEXTS)) + ["names.copy()"] * (given != names):
+        if changed := ["tokens.clone()"] * (not torch.equal(tokens, texts)) + ["names.copy()"] * (given != names):
             said = f"the input {changed[0].partition('.')[0]} was changed in place."
             raise Wrong(said, f"Work on a copy, such as {changed[0]}.")
         for one, before in models:
@@ -569,6 +571,7 @@ def _finds_departures(function, *_):
         if answer != where:
             alike = (slip for slip, program in SLIPS if answer and program(model, reference, names) == answer)
             usual = AT if answer and where and answer[0] == where[0] else FIRST
+            hint = AT if usual == AT and hint == OUTSIDE else hint
             if answer and answer[0] == "lm_head":  # the last that is noted
                 usual = f"{ONE_NAME} {FIRST}"
             raise Wrong(f"bug “{what}”: yours is {answer}, expected {where}.", hint or next(alike, usual))
@@ -588,7 +591,7 @@ def _limit_of_all(model, reference, names):
 SLIPS = (OUTPUTS, _inputs_noted), (OF_ONE, _limit_of_all)  # hint, and what a program with this bug returns
 
 
-PAIRS = [Case("fifteen pairs of models", ("one of fifteen", "its reference", "three texts", None))]
+PAIRS = [Case("twenty pairs of models", ("one of twenty", "its reference", "three texts", None))]
 check_first_departure = check_of(Exercise(
     first_departure, PAIRS, [], harness=Harness(_finds_departures),
     hints={"must match": RENAMED, "KeyError": WITHOUT}))  # fmt: skip

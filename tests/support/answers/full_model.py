@@ -114,6 +114,25 @@ WRONG["properties"] |= {
 
 
 @right
+def first_departure__one_hook_for_all(model, reference, tokens, names=None):
+    """A hook that hears every module of both models."""
+    ran, name_of = {}, {part: name for one in (model, reference) for name, part in one.named_modules()}
+    hook = torch.nn.modules.module.register_module_forward_hook(
+        lambda part, _, y: ran.update({part: y.detach()}) if hasattr(part, "weight") else None
+    )
+    model(tokens)
+    ours, ran = ran, {}
+    reference(tokens)
+    hook.remove()
+    theirs = {name_of[part]: y for part, y in ran.items()}
+    for part, y in ours.items():
+        want = theirs[names[name_of[part]] if names else name_of[part]]
+        off = ~((y - want).abs() <= 1e-5 * want.abs().max()).flatten(2).all(2).all(0)
+        if off.any():
+            return name_of[part], off.int().argmax().item()
+
+
+@right
 def first_departure__all_at_the_end(model, reference, tokens, names=None):
     @torch.no_grad()
     def run(one):
@@ -171,6 +190,14 @@ for words, bug, said, instead in (
     ("Is a norm a part, too", "norms_forgotten", "if name and hasattr", "if 'norm' not in name and hasattr"),
     ("A module without one is no part", "leaves", 'hasattr(part, "weight")', "not list(part.children())"),
     ("expected ('tok_embeddings', 24)", "last_row_alone", "off.any(0)", "off[-1:].any(0)"),
+    ("Is the last position compared, too", "last_position_left_out", "off.any():", "off[:, :-1].any():"),
+    ("and not a row", "one_token_squeezed", AT, "off.squeeze().nonzero()[:, -1].min().item()"),
+    ("0 apart is not farther", "below_the_limit", FINE, FINE.replace("<=", "<")),
+    ("share one weight", "a_name_for_each_weight", "return made",
+     "last = {p.weight: n for n, p in one.named_modules() if n in made}\n"
+     "        return {n: y for n, y in made.items() if n in last.values()}"),
+    ("outside the blocks", "blocks_alone", "return made", "return {n: y for n, y in made.items() if 'layers' in n}"),
+    ("expected ('final_norm', 0)", "last_norm_left_out", "if name and hasattr", "if name != 'final_norm' and hasattr"),
 ):  # fmt: skip
     WRONG["first_departure"][bug] = words, mutate(first_departure__all_at_the_end, said, instead)
 WRONG["first_departure"] |= {
