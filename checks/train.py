@@ -153,7 +153,7 @@ _FIRST = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 2])  # its l
 _STARTS = draw(12, 3).mul(1e4).long().abs() % (len(_TEXT) - 9)
 STILL_THERE = "Is the gradient of the step before still there? backward() adds to it: zero_grad() in each step."
 UNMOVED = "The weights do not move. Does step() follow backward(), with no zero_grad() between, on this model's?"
-FROZEN_DECAYS = "Is a frozen weight's gradient None? Where it is 0, the optimizer still moves the weight by its decay."
+FROZEN_DECAYS = "Is a frozen weight's gradient None? An old one that is still there, and even one of 0, lets it move."
 OLD_COUNT = "Clipping counts the old gradient of a weight that the optimizer does not hold. Who clears it?"
 ASKED = "model(inputs).flatten(0, 1), targets"
 CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
@@ -246,7 +246,7 @@ def _loss_and_gradient(function, number, _, rows, lengths, micro):
     right = _moved_by(accumulated_step, number, rows, lengths, micro)[1]
     loss, pulled, moved, most = _moved_by(function, number, rows, lengths, micro)
     if most > micro:
-        raise Wrong(f"the model is asked {most} rows at once, micro is {micro}.", "Call it once for each micro-batch.")
+        raise Wrong(f"the model is asked {most} rows at once, micro is {micro}.", REST if len(rows) % micro else EACH)
     if isinstance(loss, torch.Tensor) and not loss.requires_grad:
         raise Wrong("the loss is a tensor, a number is expected.", "Add up part.item(): it makes a number of a tensor.")
     loss = _as_number(loss, "Add up part.item().")
@@ -267,11 +267,11 @@ def _accumulates(number, padded, micro):
     return _number(number), "SGD: lr 1 for matrices, 0.5 for gains; momentum, decay", *padded, micro
 
 
+EACH = "Call it once for each micro-batch."
+REST = "Here micro does not divide the number of rows: are the rows left over a micro-batch of their own?"
 UNEVEN = "A micro-batch may hold fewer rows, fewer predictions, or none: what is its share of the whole?"
 FULL_ROW = "A row without padding has T + 1 tokens, and its last prediction counts."
-UNDERFLOWS = (
-    "A softmax rounds to 0 here; its logarithm is -inf or, clamped, constant. F.cross_entropy takes the logits."
-)
+UNDERFLOWS = "A softmax rounds to 0 here; its logarithm is -inf or, clamped, constant. cross_entropy takes the logits."
 MIXED = "Here padding is no one token, and not every weight learns: do the lengths alone say what counts?"
 WHOLE = "Here one call holds the whole batch, and all rules hold as before: padding, old gradients, clipping."
 SHARE, QUESTIONS = "nats[asked].sum() / questions", "(lengths - 1).sum()"
@@ -294,6 +294,8 @@ check_accumulated_step = check_of(Exercise(accumulated_step, [
      _step("        nats =", "        if not asked.any():\n            break\n        nats =")),
     *[(FULL_ROW, _step("length[:, None]", f"length[:, None]{AT_MOST_T}", QUESTIONS, count))
       for count in (QUESTIONS, f"(lengths{AT_MOST_T} - 1).sum()")],
+    ("Has a text of one token a prediction? All that follows its token is padding, so it has none.",
+     _step("length[:, None] - 1", "(length[:, None] - 1).clamp(min=1)", QUESTIONS, "(lengths - 1).clamp(min=1).sum()")),
     ("Does padding count? Leave it out of sum and count.", _step(SHARE, "nats.sum() / rows[:, 1:].numel()")),
     ("Has a row of n tokens n predictions? You divide by the tokens.", _step(QUESTIONS, "lengths.sum()")),
     ("Is the sum divided by the number of predictions? You divide by that of rows.", _step(QUESTIONS, "len(rows)")),

@@ -49,6 +49,12 @@ def accumulated_step__divided_at_the_end(model, optimizer, rows, lengths, micro)
 _step = partial(partial, accumulated_step__ignored)
 WRONG["accumulated_step"] |= {
     "at_once": ("Call it once for each micro-batch.", lambda *given: accumulated_step__ignored(*given[:-1], 99)),
+    "too_few_calls": ("the rows left over a micro-batch of their own", lambda m, o, rows, lengths, micro: (
+        accumulated_step__ignored(m, o, rows, lengths, -(len(rows) // -max(1, len(rows) // micro))))),
+    "only_the_trainable": ("An old one that is still there", _step(clear=lambda model, _: [
+        setattr(weight, "grad", None) for weight in model.parameters() if weight.requires_grad])),
+    "one_token_counts": ("Has a text of one token a prediction?", lambda m, o, rows, lengths, micro: (
+        accumulated_step__ignored(m, o, rows, lengths.clamp(min=2), micro))),
     "graph": ("Add up part.item().", _step(told=lambda loss: loss)),
     "none": ("A function that ends without", _step(told=lambda loss: None)),
     "in_place": ("rows was changed", lambda m, o, r, *s: (accumulated_step__ignored(m, o, r, *s), r[:, -1].zero_())[0]),
