@@ -256,8 +256,9 @@ def _read_once(function, seed, prompts, n_new, stop):
         raise Wrong(f"{len(prompts)} lists of tokens are expected, not {str(answer)[:60]}.", hint)
     calls, needed = _calls(model, len(prompts)), len(prompts) * max(map(len, prompts))
     if calls[0] < needed:
-        hint = "One prompt after the other? The first call reads all, a later one the newest token of each row."
+        hint = CUT if len(model.calls[0].tokens) == len(prompts) > 1 else ONE_BY_ONE
         raise Wrong(f"the first call read {calls[0]} tokens, all prompts and their padding are {needed}.", hint)
+    calls[0] = needed  # more padding than that is no mistake
     return (*(torch.tensor(text, dtype=torch.int64) for text in [*texts, [], [], []][:4]), calls)  # each has its name
 
 
@@ -278,6 +279,8 @@ def _calls(model, most):
 
 
 _small = partial(Named, words="a small model")
+ONE_BY_ONE = "One prompt after the other? The first call reads all, a later one the newest token of each row."
+CUT = "Are all prompts padded to the length of the longest one? Here a longer one has lost tokens."
 GOES_ON = "texts[row][len(prompts[row]) :][-len(stop) :] != stop"
 LAST_CALL = "Is a call made after the last token of all rows? Nobody needs its logits. And does a row that ended leave?"
 check_greedy_with_cache = check_of(Exercise(greedy_with_cache, [
@@ -285,7 +288,8 @@ check_greedy_with_cache = check_of(Exercise(greedy_with_cache, [
     Case("one prompt, a mark of three tokens", (_small(9), [[2, 8]], 8, [3, 3, 9]),
          "The new tokens are 7 3 3 3 9: each three in a row may be the mark."),
     Case("three prompts of one length, no mark comes", (_small(5), [[7, 2], [9, 9], [0, 3]], 6, [1, 1, 1, 1])),
-    Case("three prompts of 2, 5 and 3", (_small(32), [[1, 5], [9, 7, 1, 4, 3], [9, 8, 11]], 10, [2, 8])),
+    Case("three prompts of 2, 5 and 3", (_small(166), [[1, 5], [9, 7, 1, 4, 3], [9, 8, 11]], 10, [11, 6]),
+         "Does all that you keep of a text, such as its last tokens, move up with it when another text leaves?"),
     Case("four, two of them equal, a mark of one token",
          (_small(72), [[2, 4, 6, 8], [5, 9, 10, 8, 11, 11], [5, 9, 10, 8, 11, 11], [8, 11, 0]], 9, [8]),
          "Does one token end a text? Two prompts are equal, and leave at once: is each row known by its place?"),

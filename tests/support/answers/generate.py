@@ -70,6 +70,11 @@ def greedy_with_cache__cut_at_the_end(model, prompts, n_new, stop):
     return [done[row][n_pad[row] :] for row in range(len(prompts))]
 
 
+RIGHT["greedy_with_cache"]["a_column_more"] = mutate(  # of padding
+    greedy_with_cache__cut_at_the_end, "max(len(p) for p in prompts)", "max(len(p) for p in prompts) + 1"
+)
+
+
 def _called(call):
     """The right loop with a model that is called as call(model, tokens, cache, n_pad, the first n_pad) says."""
 
@@ -215,6 +220,12 @@ WRONG["greedy_with_cache"] |= {
         setattr(cache, "n_pad", torch.zeros(4).int()) if pad is None else 0, m(t, cache, n_pad=pad))[1])),
     "no_cache": ("got no cache", _called(lambda m, t, cache, pad, *_: (m(t, cache, n_pad=pad), m(t))[1])),
     "padding_each_time": ("first tokens only", _called(lambda m, t, cache, _, pad: m(t, cache, n_pad=pad))),
+    "history_not_moved": ("move up with it", _greedy(
+        "logits = model(read", "last = [[] for _ in left]\n    logits = model(read",
+        GOES_ON, "last.__setitem__(i, [*last[i], texts[row][-1]][-len(stop) :]) or last[i] != stop")),
+    "as_long_as_the_first": ("padded to the length of the longest", lambda m, p, n, s: [
+        one[: -len(p[0])] + text.tolist() for one, text in zip(p, greedy_with_cache__cut_at_the_end(
+            m, [one[-len(p[0]) :] for one in p], n, s), strict=True)]),
     "one_by_one": ("One prompt after the other?", lambda m, p, *s: [
         greedy_with_cache__cut_at_the_end(m, [one], *s)[0] for one in p]),
     "in_place": ("Work on copies", lambda m, p, *s: [t.append(0) for t in p]),
