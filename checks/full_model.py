@@ -589,8 +589,6 @@ def _limit_of_all(model, reference, names):
 
 
 SLIPS = (OUTPUTS, _inputs_noted), (OF_ONE, _limit_of_all)  # hint, and what a program with this bug returns
-
-
 PAIRS = [Case("twenty pairs of models", ("one of twenty", "its reference", "three texts", None))]
 check_first_departure = check_of(Exercise(
     first_departure, PAIRS, [], harness=Harness(_finds_departures),
