@@ -242,8 +242,8 @@ def _one_logit_off(times, *where):
         logits = Llama.forward(model, tokens, cache, last_only, n_pad)
         if "pieces" in where and read:
             logits[-1, 0, 7] -= off
-        if "rows" in where and n_pad is not None:
-            logits[n_pad > 0, -1, 7] -= off
+        if "rows" in where and read and cache.n_pad is not None:
+            logits[cache.n_pad > 0, -1, 7] -= off
         if "future" in where and cache is None:  # than that of the first tokens of this shape
             first = vars(model).setdefault("first", {}).setdefault(tokens.shape, tokens.clone())
             logits[(tokens != first)[:, 1:].any(1), 0, 7] -= off
@@ -269,6 +269,7 @@ CALLS = {  # bugs in how a model is called again, or with several rows; the seve
         RIGHT(model, T, past) if past and pad is not None and T > 1 else right)),
     "one position in the middle sees all": _in_the_last_block(partial(_one_sees_all, 3)),
     "an early position sees all": _in_the_last_block(partial(_one_sees_all, 1)),
+    "the last block sees one more": _in_the_last_block(lambda y, T, past: y if past else torch.ones(T, T).tril(1) > 0),
     "a later chunk sees all of itself, in the last block": _in_the_last_block(
         lambda visible, n_query, n_cached: torch.ones_like(visible) if n_cached else visible),
     "the first token of a padded row sees its padding": _in_the_last_block(
@@ -312,6 +313,7 @@ FINDS = {  # each bug: the property that is to find it, and how; those before it
     "norm over the tokens": (0, "Do you compare all logits before the changed token, not only the first?"),
     "one position in the middle sees all": (0, "Do you compare the logits at all positions before the changed token?"),
     "an early position sees all": (0, "Do you compare the logits at all positions before the changed token?"),
+    "the last block sees one more": (0, "Is the logit just before the changed token compared, too?"),
     "one position in the middle sees all, with weak attention": (0, "Is the largest gap small, not the mean?"),
     "positions restart": (1, "Read the text in pieces, with one cache. Are the logits of all pieces compared?"),
     "mask without its offset": (1, "One token at a time is not enough: read pieces of several tokens, too."),
@@ -323,7 +325,7 @@ FINDS = {  # each bug: the property that is to find it, and how; those before it
     "padding is forgotten by a later piece of several": (2, READ_ON),
     "the first token of a padded row sees its padding": (2, "Do you compare all logits of the row, not the last one?"),
     "one logit of a piece is slightly off": (1, LARGEST_WITH_LARGEST),
-    "one logit of a padded row is slightly off": (2, LARGEST_WITH_LARGEST),
+    "one logit of a padded row is slightly off": (2, f"Is the last one compared, too? {LARGEST_WITH_LARGEST}"),
     "one logit of a padded row is nan": (2, "nan is no number: is a gap <= the limit, and not only not larger?"),
     "one logit hangs slightly on later tokens": (0, LARGEST_WITH_LARGEST),
     "mask shows the next token, with new weights": (0, "Do you compare all numbers, not the likeliest alone?"),
@@ -335,10 +337,8 @@ ALARMS = (  # what to ask who fails a right model, by property
     "Has each way of cutting a new cache? Are the pieces joined in their order?",
     "Is n_pad passed? Is the row compared without its padding, and with itself alone, not padded?",
 )
-OWN = (
-    "Has each of (future, pieces, rows) its own comparison? future has no cache, pieces have no padding, "
-    "and rows are compared with the row alone, in one call without a cache."
-)
+OWN = ("Has each of (future, pieces, rows) its own comparison? future has no cache, pieces have no padding, "
+       "and rows are compared with the row alone, in one call without a cache.")  # fmt: skip
 BOARD = (*BUGS, *CALL_BUGS)  # of section 5.7: of these bugs all three properties are judged
 COUNTED = "padding counts as positions"
 NAMES = ("future", "pieces", "rows")

@@ -72,6 +72,9 @@ WRONG["properties"] |= {
     "last_logit_of_rows": ("all logits of the row", lambda model: (
         *properties__pieces(model)[:2], properties__pieces(
             model, same=lambda a, b: _close(a[:, -1:], b[:, -1:]))[2])),
+    "last_but_one_left_out": ("just before the changed token", _but(kept=slice(0, -2))),
+    "last_of_rows_left_out": ("Is the last one compared, too?", lambda model: (
+        *properties__pieces(model)[:2], properties__pieces(model, same=lambda a, b: _close(a[:, :-1], b[:, :-1]))[2])),
     "mean_by_mean": ("a mean with a mean", _but(same=lambda a, b: (a - b).abs().mean() <= 1e-4 * b.abs().mean())),
     "length_by_length": ("a mean with a mean", _but(same=lambda a, b: (a - b).norm() <= 1e-4 * b.norm())),
     "one_sided": ("a mean with a mean", _but(same=lambda a, b: (a - b).max() <= 1e-4 * b.abs().max())),
