@@ -167,9 +167,8 @@ def run_cases(function, exercise, seconds):
 def _run(function, exercise, case, want, outcome):
     """Find out what one case shows; a stub raises NotImplementedError in the first."""
     parts = [f"the gradient for {exercise.parameters[place]}" for place in case.asking()] or exercise.harness.parts
-    watch = exercise.harness.stages and exercise.harness.stages()
+    outcome.watch = watch = exercise.harness.stages and exercise.harness.stages()
     try:
-        outcome.watch = watch
         outcome.got, problem = call(function, case, exercise, watch)
         compare(outcome.got, want, exercise, parts)
         for other in case.beside():
@@ -308,8 +307,7 @@ def raised(error, own):
     steps = zip(traceback.walk_tb(error.__traceback__), traceback.extract_tb(error.__traceback__), strict=True)
     steps = [(frame, step.line or "") for (frame, _), step in steps if not step.filename.startswith(OURS)]
     frame, line = steps[-1] if steps else (None, "")
-    found = frame.f_locals if frame else {}
-    names = frame.f_globals if frame else {}  # `In` are the cells that a notebook has run; the grader has no such list
+    found, names = (frame.f_locals, frame.f_globals) if frame else ({}, {})  # a notebook alone has `In`, its cells
     missing = error.name if type(error) is NameError and len(names.get("In", ())) > 1 else None
     if missing and ("torch" not in names or missing in ("math", "nn", "F")):  # which the cells above bind
         return NewKernel(f"`{missing}` is not defined: this kernel is new.")
