@@ -62,7 +62,7 @@ def explore_sizes() -> Explorer:
         for old, new, number, *bars in zip(before, now, numbers, grey, black, strict=True):
             for bar, one in zip(bars, (old, new), strict=True):
                 bar.set_width(min(85 * one / before.sum(), 90))
-            said = f"{new / 1e9:.3g}" if new > 1e6 or not new else "under 0.001"
+            said = f"{new / 1e9:.3g} billion" if new > 1e6 or not new else "under 0.001 billion"
             number.set(x=1.5 + max(bar.get_width() for bar in bars), text=said)
         title.set_text(f"{change} (grey)")
         shares = zip(SIZES, now / now.sum(), strict=True)

@@ -14,7 +14,7 @@ from helpers.plots import HATCH, HIDDEN, INK, to_numpy
 def plot_parts(wrong, *, n_tokens=10, title=None) -> Figure:
     """Parts x tokens for each model, red where a part is wrong; the model that is right for longest comes first.
 
-    Wrong is {model: {part of `part_names(n_layers)`: (T,) bool}}; titles name the first token whose logits are wrong.
+    Wrong is {model: {part of `part_names(n_layers)`: (T,) bool}}; titles name the first position with wrong logits.
     """
     first = {name: (*parts["lm_head"].tolist(), True).index(True) for name, parts in wrong.items()}
     rows = sorted(next(iter(wrong.values())), key=lambda part: (part == "lm_head", part != "tok_embeddings", part))
@@ -25,7 +25,8 @@ def plot_parts(wrong, *, n_tokens=10, title=None) -> Figure:
     for ax, name in zip(axes.flat, sorted(first, key=first.get, reverse=True), strict=True):
         cells = np.stack([to_numpy(wrong[name][part])[:n_tokens] for part in rows])
         ax.pcolormesh(cells, cmap=ListedColormap(["#CFE5D8", "#C00000"]), vmin=0, vmax=1, ec="white", lw=1.5)
-        ax.set_title(f"{name}: " + (f"token {first[name]}" if first[name] < len(wrong[name]["lm_head"]) else "never"))
+        is_right = first[name] == len(wrong[name]["lm_head"])
+        ax.set_title(f"{name}: right" if is_right else f"{name}: wrong from {first[name]}", fontsize=10)
         ax.set(ylim=(len(rows), 0))
         ax.set_xticks([0.5, 1.5, 6.5, 8.5], [0, 1, 6, 8])
         ax.set_yticks(np.arange(len(rows)) + 0.5, words, fontsize=8)
