@@ -114,7 +114,7 @@ def test_a_file_for_a_version_of_transformers_is_not_overlooked(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [("llama", "RobertaTokenizer"), ("llama", "T5TokenizerFast"), ("beam", None)]
+    ("kind", "name"), [("llama", "RobertaTokenizer"), ("llama", "T5TokenizerFast"), ("longcat_flash", None)]
 )
 def test_a_class_that_is_not_compared_is_named(tmp_path, kind, name):
     Tokenizer(BPE({"a": 0}, [])).save(str(tmp_path / "tokenizer.json"))
