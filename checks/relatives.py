@@ -278,8 +278,10 @@ def _opening(models, left_out=()):
         with patch.dict(FAMILIES):  # a row that is registered meanwhile would open a folder elsewhere
             row = _row_in(function())
         found = [one for model in models() for one in model.opened(row)]
-        for name in sorted(row.settings.keys() & OTHERWISE.keys()):
-            if len({model.content.get(name) for model in models()}) == 1:  # no model tries it
+        wanted = [one for model in models() for one in model.wanted]
+        untried = [one for one in OTHERWISE if len({model.content.get(one) for model in models()}) == 1]
+        if not any(diverges(*pair, RTOL_LOGITS).any() for pair in zip(found, wanted, strict=True)):  # else that is said
+            for name in sorted(row.settings.keys() & {*untried}):
                 _require_followed(row, models()[0], name)
         return *found, *([*models()[-1].opened(row, key)][-1] for key in left_out)
 
