@@ -287,7 +287,7 @@ check_greedy_with_cache = check_of(Exercise(greedy_with_cache, [
     Case("one prompt, one new token", (_small(3), [[2, 8]], 1, [6]), "The prompt's call gives the first token."),
     Case("one prompt, a mark of three tokens", (_small(9), [[2, 8]], 8, [3, 3, 9]),
          "The new tokens are 7 3 3 3 9: each three in a row may be the mark."),
-    Case("three prompts of one length, no mark comes", (_small(5), [[7, 2], [9, 9], [0, 3]], 6, [1, 1, 1, 1])),
+    Case("two prompts are equal, no mark comes", (_small(5), [[7, 2], [9, 9], [0, 3], [7, 2]], 6, [1, 1, 1, 1])),
     Case("three prompts of 2, 5 and 3", (_small(166), [[1, 5], [9, 7, 1, 4, 3], [9, 8, 11]], 10, [11, 6]),
          "Does all that you keep of a text, such as its last tokens, move up with it when another text leaves?"),
     Case("four, two of them equal, a mark of one token",

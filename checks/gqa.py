@@ -39,7 +39,7 @@ FILLER = torch.arange(5) >= torch.tensor([0, 2])[:, None]  # (2, 5): the second 
 DOCUMENTS = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 0, 0, 1]])  # (2, 5)
 TOGETHER = (DOCUMENTS[:, 2:, None] == DOCUMENTS[:, None])[:, None]  # (2, 1, 3, 5)
 EMPTY_TOO = TOGETHER & torch.arange(5).ne(2)  # a row that sees nothing: the first of the first text
-LOWEST = torch.tensor([-math.inf, torch.finfo(torch.float32).min, 0, 0, 0])  # of each key
+LOWEST = torch.tensor([-math.inf, torch.finfo(torch.float64).min, 0, 0, 0], dtype=torch.float64)  # of each key
 
 
 def _added(seen, dtype=torch.float32, hides=-math.inf):
@@ -75,9 +75,9 @@ check_causal_visible = check_of(Exercise(causal_visible, [
     Case("two documents in a row, (B, 1, n_query, n_key)", (3, 5, strided(TOGETHER, 2, 3))),
     Case("added, bfloat16's lowest, one query, (B, 1, n_query, n_key)",
          (1, 5, _added(TOGETHER[:, :, 2:], torch.bfloat16, torch.finfo(torch.bfloat16).min)), ADDED),
-    Case("added, 0, −inf or float32's lowest", (3, 5, _added(EMPTY_TOO).clamp(min=LOWEST)), ADDED),
-    Case("added, float64's lowest, with true_hides",
-         (5, 5, _added(FILLER, torch.float64, torch.finfo(torch.float64).min), True), ADDED),
+    Case("added, 0, −inf or float64's lowest", (3, 5, _added(EMPTY_TOO, torch.float64).clamp(min=LOWEST)), ADDED),
+    Case("added, float32's lowest, with true_hides",
+         (5, 5, _added(FILLER, torch.float32, torch.finfo(torch.float32).min), True), ADDED),
     Case("added, float16's lowest", (3, 5, _added(FILLER, torch.float16, torch.finfo(torch.float16).min)), ADDED),
 ], [  # known mistakes
     ("Does a query see itself? Yours sees only what is before.", _visible("<=", "<")),

@@ -54,7 +54,7 @@ check_split_feed_forward = check_of(Exercise(split_feed_forward, [
          (*each(torch.float64, draw(2, 3, 4, seed=20), *_ffn(4, seed=21)), 1), BATCH),
     Case("not contiguous, one unit for each rank, bfloat16",
          each(torch.bfloat16, strided(draw(1, 2, 3, 4, seed=60), 1, 2), *map(strided, _ffn(seed=61)), 6), MEMORY),
-    Case("gradients, 2 ranks, F 4, D 4", (draw(3, 4, seed=70), *_ffn(4, seed=71), 2), gradients=True, also="half, meta"),
+    Case("gradients, 2 ranks, F, D 4", (draw(3, 4, seed=70), *_ffn(4, seed=71), 2), gradients=True, also="half, meta"),
 ], [  # known mistakes
     ("Does each rank return its own part, not the sum?", _split(STACKED, "torch.stack([sum(parts)] * n_ranks)")),
     ("Does each rank return its own part, not the sum?", _split(STACKED, "sum(parts)")),
@@ -117,7 +117,7 @@ AXIS_FOR_H = "The weights are (R, T), the outputs (R, T, h): weights[..., None] 
 LN2 = math.log(2)
 MERGE_ATTENTION = Exercise(merge_attention, [
     Case("by hand, one query, 2 ranks with denominators 1 and 4", BY_HAND),
-    Case("as many ranks as queries and numbers in a head", _dealt_out(3, 9, 3, 3, 20, dtype=torch.float64), also="meta"),
+    Case("ranks, queries, numbers of a head: 3 each", _dealt_out(3, 9, 3, 3, 20, dtype=torch.float64), also="meta"),
     Case("logsumexps near 300 and -300", _dealt_out(2, 8, 2, seed=50, shift=torch.tensor([300.0, -300.0])), LARGE),
     *[Case(f"a rank sees no key (-inf), its output is {output}",
            _blind(_dealt_out(3, 9, 3, seed=70), BEHIND, output), HIDDEN) for output in (torch.nan, torch.inf)],

@@ -205,6 +205,8 @@ WRONG["greedy_with_cache"] |= {
     "counted": ("each three in a row may be the mark", mutate(
         greedy_with_cache__cut_at_the_end, "(written[:, -m:] != torch.tensor(stop)).any(1)",
         "torch.tensor([_found(row[longest:].tolist(), stop) < m for row in written])")),
+    "equal_prompts_are_one": ("two prompts are equal", _greedy(
+        "left = [left[i] for i in keep]", "left = [texts.index(texts[left[i]]) for i in keep]")),
     "one_leaves_at_a_time": ("and leave at once", _greedy(
         "texts[row].append(token)", f"texts[row] += [token] * ({GOES_ON})", "if not keep",
         "keep = keep and [i for i in range(len(left)) if {*range(i)} - {*keep} or i in keep]\n        if not keep")),

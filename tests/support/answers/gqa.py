@@ -40,6 +40,8 @@ WRONG["causal_visible"] |= {
     "uint8": (".to(torch.bool) converts", lambda t, s, *given: torch.ones(t, s, dtype=torch.uint8).tril(s - t)),
     "flips_bits": ("turns each bit", _reading(
         lambda m, hides: m == 0 if m.is_floating_point() else (~m if hides else m).bool())),
+    "float64_forgotten": ("float64's lowest", _reading(lambda m, hides: m == 0 if m.dtype in (
+        torch.float32, torch.float16, torch.bfloat16) else (m != 0) != hides)),
     "only_infinity": ("'s lowest", _reading(
         lambda m, hides: m > -torch.inf if m.is_floating_point() else (m != 0) != hides)),
     "kept_by_n_key": ("expected (1, 1, 1, 5)", with_given(  # the next step asks for fewer rows
