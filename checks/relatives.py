@@ -272,20 +272,22 @@ def _opening(models, left_out=()):
     """
 
     def run(function):
+        wanted = [one for model in models() for one in model.wanted]
         if function is add_family:  # transformers' own class says what is right
-            wanted = [one for model in models() for one in model.wanted]
             return *wanted, *[models()[-1].wanted[-2]] * len(left_out)
         with patch.dict(FAMILIES):  # a row that is registered meanwhile would open a folder elsewhere
             row = _row_in(function())
         found = [one for model in models() for one in model.opened(row)]
-        wanted = [one for model in models() for one in model.wanted]
-        untried = [one for one in OTHERWISE if len({model.content.get(one) for model in models()}) == 1]
-        if not any(diverges(*pair, RTOL_LOGITS).any() for pair in zip(found, wanted, strict=True)):  # else that is said
-            for name in sorted(row.settings.keys() & {*untried}):
+        for name in [] if _are_off(found, wanted) else sorted(row.settings.keys() & OTHERWISE.keys()):
+            if len({model.content.get(name) for model in models()}) == 1:  # no model tries it
                 _require_followed(row, models()[0], name)
         return *found, *([*models()[-1].opened(row, key)][-1] for key in left_out)
 
     return run
+
+
+def _are_off(found, wanted):
+    return any(diverges(ours, theirs, RTOL_LOGITS).any() for ours, theirs in zip(found, wanted, strict=True))
 
 
 OTHERWISE = {"hidden_act": "gelu"} | {name: not usual for name, usual in NEUTRAL.items() if type(usual) is bool}
@@ -297,12 +299,10 @@ def _require_followed(row, model, name):
     off = False
     with contextlib.suppress(Exception):  # transformers or our LLaMA refuses the value
         other = _Model(model.content["model_type"], "", model.settings | {name: value})
-        found = zip(other.opened(row), other.wanted, strict=True)
-        off = any(diverges(ours, theirs, RTOL_LOGITS).any() for ours, theirs in found)
+        off = _are_off(other.opened(row), other.wanted)
     if off:
-        said = f"`settings` names {name}, but with {name} {value!r} the logits are not transformers'."
         hint = f"No edit reads {name}, so such a folder would be opened as if it said {NEUTRAL[name]!r}. Leave it out."
-        raise Wrong(said, hint)
+        raise Wrong(f"`settings` names {name}, but with {name} {value!r} the logits are not transformers'.", hint)
 
 
 def _row(*made, weight_names=HUNYUAN_NAMES, settings=HUNYUAN):
