@@ -142,8 +142,12 @@ TENSOR_OUT = [name for name in PLAIN if isinstance(EXERCISES[name].wanted[0], to
 TENSOR_IN_AND_OUT = [name for name in TENSOR_OUT if name in TENSOR_IN]
 GRADED = [name for name in TENSOR_OUT if any(case.gradients for case in EXERCISES[name].cases)]
 SEVERAL = [name for name in GRADED if any(len(case.asking()) > 1 for case in EXERCISES[name].cases)]
-ANYWHERE = [name for name in TENSOR_OUT if any("meta" in case.also for case in EXERCISES[name].cases)]
+ANYWHERE = [name for name in EXERCISES if any("meta" in case.also for case in EXERCISES[name].cases)]
 BATCHED = ["rms_norm", "apply_rope_halves", "apply_rope_interleaved", "rows", "swiglu"]
+
+
+def _on_the_cpu(y):
+    return tuple(map(_on_the_cpu, y)) if isinstance(y, tuple) else torch.zeros(y.shape, dtype=y.dtype).copy_(y)
 
 
 HABITS = {  # name: (what is done to the right result y, of which x is the first input; words; exercises)
@@ -161,7 +165,7 @@ HABITS = {  # name: (what is done to the right result y, of which x is the first
     "leaves gradients off": (lambda y, x: (y, torch.set_grad_enabled(False))[0], "stay changed", PLAIN),
     "leaves another dtype": (lambda y, x: (y, torch.set_default_dtype(torch.float64))[0], "stay changed", PLAIN),
     "no gradient if x asks for none": (lambda y, x: y if x.requires_grad else y.detach(), "it alone asks", SEVERAL),
-    "stays on the CPU": (lambda y, x: torch.zeros(y.shape, dtype=y.dtype).copy_(y), "device=x.device", ANYWHERE),
+    "stays on the CPU": (lambda y, x: _on_the_cpu(y), "device=x.device", ANYWHERE),
     "takes one batch only": (lambda y, x: y if len(x) == 1 else 1 / 0, "", BATCHED),
 }  # fmt: skip
 
