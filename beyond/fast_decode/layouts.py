@@ -92,6 +92,8 @@ class LaidOutLinear(nn.Module):
     def forward(self, x):
         tokens = x.reshape(-1, self.n_in)
         few = 4 if self.in_bags else 1  # up to so many vectors, one product for each is faster
+        if self.scale is not None and self.n_out % 4 and self.n_in % 16:
+            few = 0  # for such sizes PyTorch 2.13's product with bytes ended the process on a CPU with AVX-512
         if len(tokens) <= few and not needs_gradient(x):
             product = torch.stack([self.of_vector(token) for token in tokens])
         elif self.packed:

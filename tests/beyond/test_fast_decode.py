@@ -84,6 +84,15 @@ def test_each_layout_has_the_product_and_the_gradient_of_the_matrix(dtype, layou
         assert_agree(gradient, matrix.sum(0).expand_as(part), margin)
 
 
+@pytest.mark.parametrize(("n_out", "n_in", "is_safe"), [(50, 30, False), (48, 30, True), (50, 32, True)])
+def test_the_product_with_bytes_is_called_only_for_sizes_that_it_can_read(n_out, n_in, is_safe, monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "_weight_int8pack_mm", lambda x, w, s: asked.append(1) or (x.float() @ w.T.float()) * s)
+    matrix, x = torch.randn(n_out, n_in), torch.randn(n_in)
+    assert_agree(layouts.LaidOutLinear([matrix], torch.int8, "rows")(x), matrix @ x, 0.02)
+    assert bool(asked) == is_safe
+
+
 PACKERS = [
     (torch.float32, "mkldnn", "_reorder_linear_weight"),
     (torch.float16, "quantized", "linear_prepack_fp16"),
