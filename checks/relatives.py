@@ -265,10 +265,11 @@ def _row_in(answer):
     return row
 
 
-def _opening(models, left_out=()):
+def _opening(models, left_out=(), varied=()):
     """The harness of the exercise: the numbers of all models, opened with the row that the learner's function returns.
 
-    Then the last model's logits, if its config.json leaves out each of these keys.
+    Then the last model's logits, if its config.json leaves out each of these keys. A row that is right so far is tried
+    with another value of each varied setting, too, which it may also refuse.
     """
 
     def run(function):
@@ -278,8 +279,8 @@ def _opening(models, left_out=()):
         with patch.dict(FAMILIES):  # a row that is registered meanwhile would open a folder elsewhere
             row = _row_in(function())
         found = [one for model in models() for one in model.opened(row)]
-        for name in [] if _are_off(found, wanted) else sorted(row.settings.keys() & OTHERWISE.keys()):
-            if len({model.content.get(name) for model in models()}) == 1:  # no model tries it
+        for name in [] if _are_off(found, wanted) else sorted({*varied, *(row.settings.keys() & OTHERWISE.keys())}):
+            if name in varied or len({model.content.get(name) for model in models()}) == 1:  # no model tries it
                 _require_followed(row, models()[0], name)
         return *found, *([*models()[-1].opened(row, key)][-1] for key in left_out)
 
@@ -294,15 +295,26 @@ OTHERWISE = {"hidden_act": "gelu"} | {name: not usual for name, usual in NEUTRAL
 
 
 def _require_followed(row, model, name):
-    """Wrong if a model with another value of a setting that the row names opens, with other logits than its own."""
-    value = OTHERWISE[name] if model.content.get(name) != OTHERWISE[name] else NEUTRAL[name]
-    off = False
-    with contextlib.suppress(Exception):  # transformers or our LLaMA refuses the value
-        other = _Model(model.content["model_type"], "", model.settings | {name: value})
-        off = _are_off(other.opened(row), other.wanted)
-    if off:
-        hint = f"No edit reads {name}, so such a folder would be opened as if it said {NEUTRAL[name]!r}. Leave it out."
-        raise Wrong(f"`settings` names {name}, but with {name} {value!r} the logits are not transformers'.", hint)
+    """Wrong if a model with another value of the setting opens, with other logits than its own."""
+    value, usual = OTHERWISE.get(name), model.content.get(name)
+    if value is None and type(usual) in (int, float):
+        value = 0.1 if name.endswith(("eps", "epsilon")) else usual - 1 if usual > 2 else usual + 1
+    elif value in (usual, None):
+        value = NEUTRAL[name] if value is not None else not usual
+    for derived in [], ["layer_types"]:  # which may follow from the setting
+        off = False
+        with contextlib.suppress(Exception):  # transformers or our LLaMA refuses the value
+            settings = model.settings | {name: value} | dict.fromkeys(derived)
+            other = _Model(model.content["model_type"], "", settings)
+            other.content = {key: said for key, said in other.content.items() if key not in derived}
+            off = _are_off(other.opened(row), other.wanted)
+        said = f"{name} {value!r}" + " and no layer_types" * bool(derived)
+        if off and name in row.settings and not derived:
+            hint = f"No edit reads {name}: such a folder would be opened as if it said {usual!r}. Leave it out."
+            raise Wrong(f"`settings` names {name}, but with {said} the logits are not transformers'.", hint)
+        if off:
+            hint = f"`settings` can name {name} for an edit that reads it, or `keys` says LLaMA's name for it."
+            raise Wrong(f"with {said} in config.json the logits are not transformers'.", hint)
 
 
 def _row(*made, weight_names=HUNYUAN_NAMES, settings=HUNYUAN):
@@ -397,7 +409,7 @@ def check_add_family(function, model_type="hunyuan_v1_dense", seconds=10.0, **se
     try:
         models = [_Model(model_type, title.removesuffix(", "), settings)]
         models.append(_Model(model_type, f"{title}other sizes", settings, OTHER_SIZES))
-        keys = []
+        keys, own = [], []
         if model_type not in FAMILIES:  # a row of the learner's own, for whatever config.json says, or leaves out
             said = models[0].content
             if said.get("attention_bias") is False:
@@ -409,12 +421,13 @@ def check_add_family(function, model_type="hunyuan_v1_dense", seconds=10.0, **se
             small = {"initializer_range": 0.03} | settings  # so that eps is felt
             models.append(_Model(model_type, f"{title}the family's own values", small, bites=False))
             keys = models[-1].keys_with_the_usual_value()
+            own = [key for key in models[0].own_keys - SIZES if type(said[key]) in (bool, int, float)]
     except Exception as error:  # whatever transformers raises
         words = f"{type(error).__name__}: {' '.join(str(error).split()).partition('. ')[0][:120]}"
         message = f"This check makes no small random {model_type!r} by the settings that it tries ({words})."
         return CheckResult("add_family", "failed", message)
     parts = [name for model in models for name in model.parts] + [*map(WITHOUT.format, keys)]
-    harness = Harness(_opening(lambda: models, keys), parts)
+    harness = Harness(_opening(lambda: models, keys, own), parts)
     other = replace(ADD_FAMILY, cases=[Case(model_type, ())], mistakes=[], harness=harness)
     other = replace(other, hints=PACKED | other.hints)
     result = check_of(other)(function, seconds)

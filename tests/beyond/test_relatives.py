@@ -231,7 +231,7 @@ ELSEWHERE = {  # the ten that learners are asked for, the course does not have; 
                      keys=LAYER_NORM, fixed={"norm_bias": False}),
     "exaone4": Family(
         (edits.window, more_edits.still_if_full, edits.post_norm, edits.qk_norm),
-        {"sliding_window": 4096, "layer_types": None, "rms_norm_eps": 1e-5},
+        {"sliding_window": 4096, "sliding_window_pattern": 4, "layer_types": None, "rms_norm_eps": 1e-5},
         {".post_attention_layernorm.": ".attention_norm.", ".post_feedforward_layernorm.": ".ffn_norm."},
         fixed={"turns_without_window": True},
     ),
@@ -276,6 +276,12 @@ def test_a_family_that_is_left_to_learners_opens_with_a_row(family):
         assert failed.status == "failed", key
     if row.fixed.keys() & {"rope_default", "turns_without_window"}:
         assert check_add_family(lambda: replace(row, fixed={}), family, seconds=120).status == "failed"
+    if row.keys:  # then an eps of the file's own would be ignored
+        assert "layer_norm_eps 0.1 in" in check_add_family(lambda: replace(row, keys={}), family, seconds=120).message
+    if "sliding_window_pattern" in row.settings:
+        rest = {name: value for name, value in row.settings.items() if name != "sliding_window_pattern"}
+        failed = check_add_family(lambda: replace(row, settings=rest), family, seconds=120)
+        assert "sliding_window_pattern 3 and no layer_types in" in failed.message
     theirs, folder = save(family, FIRST)
     with register_family(family, row):
         assert max_abs_diff(load_checkpoint(folder), theirs.cpu()) < TOLERANCE
