@@ -60,7 +60,8 @@ def prepare_for_decoding(model: Llama, weights: str | None = None, layout: str |
             own, kind = times.get(shape_of(group), {}), _stored_as(dtype, group)
             best = layout if layout in candidates[kind] else candidates[kind][-1]  # float16 beside int8 has no bags
             if not layout:
-                best = min(candidates[kind], key=lambda name: own[full_name(kind, name)])
+                slow = {"rows": 1.1} if kind in (torch.float16, torch.int8) else {}  # a prompt must widen them first
+                best = min(candidates[kind], key=lambda name: own[full_name(kind, name)] * slow.get(name, 1.0))
             return LaidOutLinear(group, kind, best)
 
         prepared = lay_out(model, linear)

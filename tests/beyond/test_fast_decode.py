@@ -221,6 +221,13 @@ def test_the_fastest_layout_is_taken_and_a_busy_moment_does_not_decide(winner, m
     assert f"(lm_head): LaidOutLinear(32 -> 64, {winner})" in str(prepared)
 
 
+@pytest.mark.parametrize(("time_of_rows", "taken"), [(9.5e-6, "packed"), (8.5e-6, "rows")])
+def test_a_layout_that_reads_prompts_fast_may_take_a_tenth_longer(time_of_rows, taken, model, monkeypatch):
+    times = {"float16 rows": time_of_rows}
+    monkeypatch.setattr(measure, "_benchmark", lambda runners: {name: [times.get(name, 1e-5)] for name in runners})
+    assert prepare_for_decoding(model, "float16").lm_head.layout == taken
+
+
 def test_a_step_of_one_token_runs_on_as_many_threads_as_were_faster(model, monkeypatch):
     torch.set_num_threads(2)
     race_won_by(1, monkeypatch)
