@@ -167,6 +167,7 @@ def _drawing(label, logits, temperature, top_k, top_p, hint="", seed=0):
     return Case(label, (logits, temperature, top_k, top_p, generator), hint)
 
 
+UNLIKE = torch.tensor([[2.0, 1.5, -3.0, 0.0], [-1.0, 0.5, 0.5, 1.0]])
 SAMPLE = Exercise(sample, [
     _drawing("shares 0.04, 0.2, 0.26, 0.5", torch.tensor([[2.0, 10.0, 13.0, 25.0]]).log(), 1.0, None, None,
              "None keeps all tokens, also the rare one."),
@@ -184,6 +185,9 @@ SAMPLE = Exercise(sample, [
     _drawing("a logit of -inf", torch.tensor([[0.5, -math.inf, 1.0, 0.2, 0.4]]), 1.0, 5, None,
              "Such a token never comes, also where top_k keeps all. And 0 times inf is nan."),
     _drawing("equal tokens at the border of top-k 1", torch.tensor([[1.0, 2.0, 2.0, 0.0, 2.0]]), 1.0, 1, None),
+    _drawing("two rows, temperature 0.5, top-k 2", UNLIKE.where(UNLIKE > -2, -math.inf), 0.5, 2, None),
+    _drawing("two rows, temperature 0.5, top-p 0.75", UNLIKE, 0.5, None, 0.75),
+    _drawing("two rows, temperature 1.5", UNLIKE, 1.5, None, None),
     _drawing("four equal tokens, top-p 0.5", torch.zeros(1, 4), 1.0, None, 0.5, "Two have exactly top_p: enough."),
     _drawing("eight rows, top-p 1", draw(8, 6, seed=36), 1.0, None, 1.0, "In some rows the sum is a little below 1."),
     _drawing("300 tokens, likeliest first, top-p 0.96", draw(1, 300, seed=3).sort(descending=True)[0], 1.0, None, 0.96,

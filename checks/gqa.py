@@ -216,14 +216,16 @@ def _layer_inputs(batch, t, dim, n_heads, n_kv_heads, h, seed=0, first=0):
 SPLIT = "Split: is the last dimension cut into heads first, and are the heads then moved to the front?"
 CAUSAL = "causal_visible(x.shape[1], x.shape[1])"
 LAYER, FEW = _layer_inputs(2, 40, 12, 12, 4, 6, 10), _layer_inputs(3, 5, 12, 4, 1, 4, 14, 2)
+BOTH = _layer_inputs(2, 3, 6, 3, 3, 4, 30)
 MERGE = "Merge: are the heads moved behind the tokens first? Else a row holds other tokens' results, later ones too."
 ROPE, ONE = "Does RoPE turn queries and keys, and not values?", "Are the axis of tokens and the dtype kept?"
 check_gqa_layer = check_of(Exercise(gqa_layer, [
     Case("2 tokens, 2 heads each, h 2, D 4", _layer_inputs(1, 2, 4, 2, 2, 2, 80)),
     Case("B 2, T 40, D 12, 12 query heads, 4 key/value heads, h 6, bfloat16, w_v about 1e5",
          (*each(torch.bfloat16, *LAYER[:3], 1e5 * LAYER[3], LAYER[4]), *LAYER[5:])),
+    Case("float16, B 2, as many key/value heads as query heads", (*each(torch.float16, *BOTH[:5]), *BOTH[5:])),
     Case("x and weights not contiguous, a token of zeros, scores of thousands",
-         (strided(FEW[0] * torch.tensor([1.0, 0, 30, 30, 30])[:, None]), *map(strided, FEW[1:5]), *FEW[5:]),
+         (strided(FEW[0] * torch.tensor([30.0, 0, 30, 30, 30])[:, None]), *map(strided, FEW[1:5]), *FEW[5:]),
          f"Is a later token hidden, however large its score is, and no other, also where the score is 0? {MEMORY}"),
     Case("one token at position 5, B 2, float64", each(torch.float64, *_layer_inputs(2, 1, 8, 4, 2, 2, 60, 5)), ONE),
     Case("gradients", _layer_inputs(2, 5, 4, 4, 2, 4, 70), gradients=5, also="half, meta"),  # angles shaped as before

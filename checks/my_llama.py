@@ -56,7 +56,7 @@ def _or_refuses(function, weights, config, tokens):
     return answer
 
 
-OTHER_TYPES = "linear", "dynamic", "yarn", "unheard of"
+OTHER_TYPES = "linear", "dynamic", "yarn", "longrope", "unheard of"
 LONG = (
     "Only this text has more than 256 tokens. Does each query see all tokens before it? And is each of your positions "
     "a whole number, and another than the rest?"
@@ -185,7 +185,7 @@ def _gap(wanted, made):
     return f"The closest tensor of its shape is off by up to {gap} (its largest entry is {number(largest)})."
 
 
-def _random_llama(n_heads, n_kv_heads, head_dim, dim, n_layers, vocab_size, tied, theta, eps, seed):
+def _random_llama(n_heads, n_kv_heads, head_dim, dim, n_layers, vocab_size, tied, theta, eps, seed, scores=1.0):
     """Large weights and uneven gains, so that every bug shows; nothing in common with tiny-llama."""
     config = {
         "vocab_size": vocab_size, "hidden_size": dim, "intermediate_size": dim + 10, "num_hidden_layers": n_layers,
@@ -200,7 +200,8 @@ def _random_llama(n_heads, n_kv_heads, head_dim, dim, n_layers, vocab_size, tied
         numbers = draw(*parameter.shape, seed=seed + place, scale=0.4)
         weights[names[name]] = numbers if parameter.ndim == 2 else 1 + numbers
     weights["model.embed_tokens.weight"][0] = 0.0  # as of padding: of this token every score is 0
-    return weights, config
+    weights["model.layers.0.self_attn.q_proj.weight"] *= scores
+    return (weights if tied else dict(sorted(weights.items()))), config  # a file may begin with the head
 
 
 def _tokens(batch, length, vocab_size, seed):
@@ -209,11 +210,11 @@ def _tokens(batch, length, vocab_size, seed):
 
 def _cases():
     shared = _random_llama(6, 2, 6, 24, 2, 30, False, 50.0, 0.1, 100)
-    single = _random_llama(3, 1, 8, 24, 3, 17, True, 1000.0, 1e-3, 200)
+    single = _random_llama(3, 1, 8, 24, 3, 17, True, 1000.0, 1e-3, 200, scores=30.0)
     single[1]["max_position_embeddings"] = 11  # as long as its text, which may not be refused
     again = _random_llama(6, 2, 6, 24, 2, 30, False, 50.0, 0.1, 500)
     deep = _random_llama(2, 2, 4, 12, 11, 17, False, 50.0, 1e-3, 600)
-    single_block, text = _random_llama(3, 1, 8, 24, 1, 17, True, 1000.0, 1e-3, 200), _tokens(2, 7, 30, 5)
+    single_block, text = _random_llama(3, 1, 8, 24, 1, 17, True, 500.0, 1e-3, 200), _tokens(2, 7, 30, 5)
     bundled = {name: weight.float() for name, weight in load_file(TINY_LLAMA / "model.safetensors").items()}
     config, short = json.loads((TINY_LLAMA / "config.json").read_text()), single[1] | {"max_position_embeddings": 8}
     return [
@@ -231,7 +232,7 @@ def _cases():
 
 
 def _scaled(config, kind, factor=8.0, low=1.0, high=4.0, original=16):
-    rope = {"rope_type": kind, "factor": factor}
+    rope = {"rope_type": kind} | ({} if kind == "longrope" else {"factor": factor})
     if kind not in ("linear", "dynamic"):
         rope["original_max_position_embeddings"] = original
     if kind in ("llama3", "unheard of"):

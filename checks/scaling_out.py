@@ -119,8 +119,10 @@ MERGE_ATTENTION = Exercise(merge_attention, [
     Case("by hand, one query, 2 ranks with denominators 1 and 4", BY_HAND),
     Case("ranks, queries, numbers of a head: 3 each", _dealt_out(3, 9, 3, 3, 20, dtype=torch.float64), also="meta"),
     Case("logsumexps near 300 and -300", _dealt_out(2, 8, 2, seed=50, shift=torch.tensor([300.0, -300.0])), LARGE),
+    Case("one rank", _dealt_out(3, 4, 1, seed=30)),
     *[Case(f"a rank sees no key (-inf), its output is {output}",
-           _blind(_dealt_out(3, 9, 3, seed=70), BEHIND, output), HIDDEN) for output in (torch.nan, torch.inf)],
+           _blind(_dealt_out(3, 9, 3, seed=70), seen, output), HIDDEN)
+      for seen, output in ((BEHIND, torch.nan), (BEHIND[::-1], torch.inf))],
     Case("a rank that sees keys has inf", (torch.tensor([[[1.0] * 2], [[torch.inf, -torch.inf]]]), torch.zeros(2, 1)),
          VISIBLE),
     Case("nan where a weight is 1e-30, or 0", (torch.tensor([[[1.0], [math.nan]], [[math.nan], [2.0]]]), FAINT), SMALL),
