@@ -268,8 +268,7 @@ def _row_in(answer):
 def _opening(models, left_out=(), varied=()):
     """The harness of the exercise: the numbers of all models, opened with the row that the learner's function returns.
 
-    Then the last model's logits, if its config.json leaves out each of these keys. A row that is right so far is tried
-    with another value of each varied setting, too, which it may also refuse.
+    Then the last model's logits, without each of these keys. Other values of the varied settings may also be refused.
     """
 
     def run(function):
@@ -296,16 +295,17 @@ OTHERWISE = {"hidden_act": "gelu"} | {name: not usual for name, usual in NEUTRAL
 
 def _require_followed(row, model, name):
     """Wrong if a model with another value of the setting opens, with other logits than its own."""
-    value, usual = OTHERWISE.get(name), model.content.get(name)
-    if value is None and type(usual) in (int, float):
+    usual = model.content.get(name)
+    if name in OTHERWISE:
+        value = OTHERWISE[name] if usual != OTHERWISE[name] else NEUTRAL[name]
+    elif isinstance(usual, bool):
+        value = not usual
+    else:
         value = 0.1 if name.endswith(("eps", "epsilon")) else usual - 1 if usual > 2 else usual + 1
-    elif value in (usual, None):
-        value = NEUTRAL[name] if value is not None else not usual
-    for derived in [], ["layer_types"]:  # which may follow from the setting
+    for derived in ([], ["layer_types"]) if "layer_types" in model.content else ([],):  # which may follow from it
         off = False
         with contextlib.suppress(Exception):  # transformers or our LLaMA refuses the value
-            settings = model.settings | {name: value} | dict.fromkeys(derived)
-            other = _Model(model.content["model_type"], "", settings)
+            other = _Model(model.content["model_type"], "", model.settings | {name: value} | dict.fromkeys(derived))
             other.content = {key: said for key, said in other.content.items() if key not in derived}
             off = _are_off(other.opened(row), other.wanted)
         said = f"{name} {value!r}" + " and no layer_types" * bool(derived)

@@ -184,6 +184,8 @@ WRONG["sample"] |= {
     "top_p_by_default": ("None keeps all", lambda z, t, k, p, g: sample__largest_after_noise(z, t, k, p or 0.95, g)),
     "top_k_by_default": ("300 tokens", lambda z, t, k, p, g: sample__largest_after_noise(z, t, k or 50, p, g)),
     "not_top_1": ("top-k 1", lambda z, t, k, p, g: sample__largest_after_noise(z, t, None if k == 1 else k, p, g)),
+    "top_k_before_temperature": ("top-k 2", lambda z, t, k, p, g: sample__largest_after_noise(
+        z, t if p or not k else float(t > 0), k, p, g)),
     "inf_as_0": ("Such a token never", lambda z, *s: sample__largest_after_noise(z.nan_to_num(neginf=0), *s)),
 }  # fmt: skip
 _greedy = partial(mutate, greedy_with_cache)

@@ -192,6 +192,7 @@ WRONG["gqa_layer"] |= {
     "cos_and_sin_exchanged": ("turn backwards", mutate(gqa_layer__sdpa, TURN, TURN.replace("cos, sin", "sin, cos"))),
     **{name: (words, mutate(gqa_layer__sdpa, "is_causal=True", f"(x.new_ones(x.shape[1], x.shape[1]).tril(){mask}"))
        for name, words, mask in (("16_keys", "bfloat16", ".triu(-15) > 0)"),
+                                 ("hidden_at_minus_100", "however large", ".to(x.dtype) - 1) * 100"),
                                  ("hidden_at_minus_1000", "however large", ".to(x.dtype) - 1) * 1000"))},
     "bfloat16_through_float16": ("nan or inf", lambda *given: gqa_layer__sdpa(*(
         one.half() if getattr(one, "dtype", 0) == torch.bfloat16 else one for one in given)).to(given[0].dtype)),

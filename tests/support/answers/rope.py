@@ -20,7 +20,9 @@ KEPT = {}
 OUTER = "torch.outer(positions.float().flatten(), inv_freq).unflatten(0, positions.shape)"
 for words, bug, instead in (
     ("expected 3", "sorted_positions", "positions.sort(-1).values[..., None] * inv_freq"),
-    ("(2, 2, 4)", "one_row_of_positions", "positions[:, None] * inv_freq"),
+    ("each row of a batch", "one_row_of_positions", "positions[:, None] * inv_freq"),
+    ("(3, 200)", "first_text_for_all", OUTER.replace(
+        "positions.float()", "(positions[:1].expand_as(positions) if positions.ndim == 2 else positions).float()")),
     ("past the end", "table_of_8192",
      "torch.outer(torch.arange(8192, device=positions.device).float(), inv_freq)[positions]"),
     ("each row of a batch", "rows_of_consecutive_positions", OUTER.replace(
@@ -41,7 +43,7 @@ WRONG["rope_angles"] |= {
     "64_numbers_a_head": ("theta 500000", lambda p, h, theta: F.pad(
         rope_angles__outer(p, h, theta)[..., :32], (0, max(0, h // 2 - 32)))),
     "no_position_below_0": ("from -6", lambda p, h, theta: rope_angles__outer(p.clamp(min=0), h, theta)),
-    "multiples_of_4": ("(2, 2, 4)", lambda p, h, theta: rope_angles__outer(p, h - 2 * (h == 6), theta)),
+    "multiples_of_4": ("(2, 1, 4)", lambda p, h, theta: rope_angles__outer(p, h - 2 * (h == 6), theta)),
     "theta_whole": ("theta 12.3", lambda p, h, theta: rope_angles__outer(p, h, int(theta))),
     "speeds_on_the_cpu": ("device=x.device", mutate(rope_angles__outer, ", device=positions.device", "")),
     "float64": (".to(torch.float32) converts", lambda p, h, theta: rope_angles__outer(p, h, theta).double()),
