@@ -70,6 +70,7 @@ class Film(Explorer):
         ax.set_title("Loss in the copies [nat/token]", fontsize=9.5)
         ax.axhline(torch.tensor(32.0).log(), color=HIDDEN, lw=1, zorder=0)
         ax.text(self.steps, 3.52, "32 tokens equally likely", ha="right", va="bottom", fontsize=8, color=GREY)
+        ax.text(0, 0.08, "pale: the other training", fontsize=8, color=GREY)
         figure.text(0.03, 0.8, "dark: the model had given this token a high probability", fontsize=9, color=GREY)
         maps = []
         for block, (below, task) in enumerate(zip((0.455, 0.095), TASKS, strict=True)):

@@ -310,6 +310,7 @@ class _Drafts:  # the picture: the text with its legend, and two diagrams
             box = {"fc": FILLS[kind][0], "lw": 0, "pad": 2}
             self.figure.text(x, y, name, fontsize=9.5, va="center", bbox=box, **LOOKS[kind])
         self.figure.add_artist(Line2D([0.398, 0.462], [y, y], color=REFUSED, lw=1, zorder=9))
+        self.figure.text(0.475, y, "and the rest of its draft is dropped", fontsize=9.5, va="center", color=GREY)
         self.head = self.figure.text(0.975, y, "", fontsize=9.5, ha="right", va="center")
 
     def show_text(self, prompt, calls):  # the prompt, and what each call adds to it, as far as there are lines
