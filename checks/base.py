@@ -41,6 +41,10 @@ class Case:
     stochastic: bool = False  # skipped once a case has failed, and when matching mistakes
     also: str = ""  # "half", "meta" or both: it must hold in half precision, on another device, whatever its numbers
 
+    def __post_init__(self):
+        if unknown := sorted({*self.also.split(", ")} - OTHERS.keys()):
+            raise ValueError(f"case {self.label!r}: also={self.also!r} names {unknown}: write 'half', 'meta' or both.")
+
     def fresh_inputs(self):
         """Copies, with the same layout in memory; numbers, also named ones, as they are."""
         inputs = tuple(value if isinstance(value, int) else copy.deepcopy(value) for value in self.inputs)
@@ -59,8 +63,7 @@ class Case:
         """What must hold as well: each input alone asks for a gradient; other dtypes; another device."""
         asking = self.asking()
         yield from (replace(self, gradients=(place,)) for place in asking if len(asking) > 1)
-        half, meta = [torch.float16, torch.bfloat16], ["meta"]
-        for other in half * ("half" in self.also) + meta * ("meta" in self.also):
+        for other in (other for word in self.also.split(", ") for other in OTHERS[word]):
             moved = range(len(self.inputs)) if other == "meta" else asking
             inputs = (x.to(other) if i in moved and torch.is_tensor(x) else x for i, x in enumerate(self.inputs))
             yield replace(self, inputs=tuple(inputs), gradients=other != "meta" and self.gradients)
@@ -199,6 +202,7 @@ TYPE_HINTS = {  # by the type of an answer
     "generator": "A generator comes from yield, or from ( ... for ... ): return a result.",
 }
 AUTOGRAD = ("grad", "backward", "_make_dual")  # to forbid: what .backward(), torch.autograd and torch.func call
+OTHERS = {"": (), "half": (torch.float16, torch.bfloat16), "meta": ("meta",)}  # what the words of Case.also stand for
 BATCH = "Does your code assume a batch of one?"
 LEADING = "Does your code assume a fixed number of dimensions? Count from the end: dim=-1."
 MEMORY = "The input need not be contiguous: does .reshape work where .view does not?"

@@ -44,8 +44,7 @@ def compare(got, want, exercise, parts, what="the result"):
     is_tensor = isinstance(want, torch.Tensor)
     if not isinstance(got, torch.Tensor) if is_tensor else type(got) is not type(want):
         name, kind = type(got).__name__, "a tensor" if is_tensor else "a whole number (int)"
-        message = f"{what} has the type {name}, expected {kind}."
-        hint = TYPE_HINTS.get(name, "")
+        message, hint = f"{what} has the type {name}, expected {kind}.", TYPE_HINTS.get(name, "")
         if isinstance(got, tuple) and len(got) != 1:
             message, hint = f"{what} is a tuple of {len(got)}, expected {kind}.", "Return one result, not several."
         if isinstance(got, float) and not is_tensor:
@@ -63,10 +62,8 @@ def compare(got, want, exercise, parts, what="the result"):
         raise Wrong(f"{what} has {entries}, expected {len(want)}.", "", True, (got, want))
     if got.shape != want.shape:
         raise Wrong(f"{what} has the shape {tuple(got.shape)}, expected {tuple(want.shape)}.", "", True, (got, want))
-    if want.is_meta:  # a tensor without numbers, which asks for the device, shape and dtype alone
-        apart = torch.zeros((), dtype=torch.bool)
-    else:
-        apart = _apart(got.to(want.dtype), want, exercise.tolerance, want)
+    # A tensor without numbers, on meta, asks for the device, shape and dtype alone.
+    apart = torch.zeros(()).bool() if want.is_meta else _apart(got.to(want.dtype), want, exercise.tolerance, want)
     if got.dtype != want.dtype:
         message, wrong = f"{what} has the dtype {got.dtype}, expected {want.dtype}.", bool(apart.any())
         hint = "" if wrong else f"The values are right: .to({want.dtype}) converts them. "

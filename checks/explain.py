@@ -122,10 +122,11 @@ def is_half(case, want):
 
 
 def size_of(case, want):
-    """What makes a case large, by weight: gradients, half precision, many numbers, something special, many digits."""
+    """What makes a case large, by weight: no numbers, gradients, half precision, many, something special, digits."""
     tensors = [value for value in _values(case, want) if isinstance(value, torch.Tensor)]
     is_cut = any(tensor.numel() and not _is_short(tensor) for tensor in tensors)
-    return bool(case.gradients), is_half(case, want), is_cut, bool(case.hint), sum(map(_digits, case.inputs))
+    is_blank = any(tensor.is_meta for tensor in tensors)
+    return is_blank, bool(case.gradients), is_half(case, want), is_cut, bool(case.hint), sum(map(_digits, case.inputs))
 
 
 def _values(case, want):
@@ -135,8 +136,6 @@ def _values(case, want):
 def _digits(value):
     if isinstance(value, dict | list | tuple):
         return sum(map(_digits, value.values() if isinstance(value, dict) else value))
-    if isinstance(value, torch.Tensor) and value.is_meta:
-        return value.numel()
-    if isinstance(value, int | float | torch.Tensor):
+    if isinstance(value, int | float | torch.Tensor) and not getattr(value, "is_meta", False):
         return (1 + (1 + torch.as_tensor(value).double().abs()).log10()).sum().item()
     return 1

@@ -7,11 +7,11 @@ slow, obvious specification (compare.py), and looks up wrong ones among the know
 after the notebook has all three. The smallest failing case is shown in numbers (explain.py). Checks run on the CPU on
 fixed numbers, so that a verdict is the same on every machine, and need no other exercise to be solved.
 
-A check raises nothing, whatever the function raises or returns, and puts back torch's and Python's seeds, the default
-dtype and the gradient mode. It ends an endless loop after `seconds` on the processor, and an answer that waits after
-six times that in wall-clock time, if it runs in the main thread, as in a notebook, and the system has a timer (Windows
-has none). Elsewhere, and in one long call such as `10**10**9`, the learner has the stop button, whose KeyboardInterrupt
-a check lets through, and the grader has a time limit of its own.
+A check raises no Exception, whatever the function raises or returns, and puts back torch's and Python's seeds, the
+default dtype and the gradient mode. It ends an endless loop after `seconds` on the processor, and an answer that waits
+after six times that in wall-clock time, if it runs in the main thread, as in a notebook, and the system has a timer
+(Windows has none). Elsewhere, and in one long call such as `10**10**9`, the learner has the stop button, whose
+KeyboardInterrupt a check lets through, and the grader has a time limit of its own.
 """
 
 import html

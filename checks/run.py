@@ -135,7 +135,7 @@ class Outcome:
 
 
 def run_cases(function, exercise, seconds):
-    """The outcome of every case; and what is to be said at once, (status, message, hint), or None."""
+    """The outcome of every case; and what is to be said at once, (status, message) or with a hint, or None."""
     if is_empty(function):
         return [], ("todo", TODO)
     wanted, outcomes = exercise.wanted, []  # the specification does not count against the time
@@ -231,8 +231,8 @@ def call(function, case, exercise, watch):
             is_deep = isinstance(was, dict) and any(isinstance(one, dict) for one in was.values())
             copied = f"copy.deepcopy({name})" if is_deep else f"{type(was).__name__}({name})"
             copy = f": {copied}" if isinstance(was, dict | list) else f", such as {name}.clone()"
-            hint = f"Work on a copy{copy}."
-            return answer, Wrong(f"the result is right, but the input {name} was changed in place.", hint)
+            said = f"the result is right, but the input {name} was changed in place."
+            return answer, Wrong(said, f"Work on a copy{copy}.")
     return answer, None
 
 

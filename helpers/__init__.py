@@ -1,8 +1,7 @@
 """The course's shared code, small enough to read in an afternoon; start with model.py.
 
-README, *What is where*, names each file. An import line names the file to open, with one exception: `model` is a front
-door, from which LlamaConfig, PRESETS and KVCache may be imported too. Pictures that move are in `explorers`; other
-models, fast decoding and several processes are in `beyond`.
+README, *What is where*, names each file. An import line names the file to open, but `model` passes LlamaConfig, PRESETS
+and KVCache on. Pictures that move are in `explorers`; other models, fast decoding and processes are in `beyond`.
 """
 
 import sys

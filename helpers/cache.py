@@ -6,7 +6,7 @@ import torch
 
 from helpers.config import LlamaConfig
 from helpers.device import is_out_of_memory
-from helpers.validate import require_positive_int
+from helpers.validate import require_whole
 
 
 class KVCache:
@@ -19,8 +19,8 @@ class KVCache:
     """
 
     def __init__(self, config: LlamaConfig, batch_size: int, max_seq_len: int, dtype, device):
-        require_positive_int("batch_size", batch_size)
-        require_positive_int("max_seq_len", max_seq_len)
+        require_whole("batch_size", batch_size, 1)
+        require_whole("max_seq_len", max_seq_len, 1)
         shape = (config.n_layers, batch_size, config.n_kv_heads, max_seq_len, config.head_dim)
         try:
             self.k, self.v = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
@@ -29,8 +29,7 @@ class KVCache:
                 raise
             asked = f"a cache of {batch_size:,} rows and {max_seq_len:,} tokens needs {2 * math.prod(shape):,} numbers"
             raise ValueError(f"{asked}, more than fit into memory: ask for fewer rows or fewer tokens.") from error
-        self.length = 0
-        self.n_pad = None
+        self.length, self.n_pad = 0, None
 
     def update(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write k and v (B, K, T, h) behind what is there; return all keys and values so far, (B, K, S, h)."""

@@ -46,8 +46,8 @@ def load_checkpoint(
         the model, in evaluation mode.
 
     Raises:
-        FileNotFoundError: if the folder or one of its files is missing.
-        ValueError: if a file is damaged, of another architecture, or its weights do not fit.
+        FileNotFoundError: if the folder or one of its files is missing. torch.OutOfMemoryError: if it does not fit.
+        ValueError: if dtype is no float type, a file is damaged or of another architecture, or its weights do not fit.
     """
     with explain_out_of_memory(f"{folder} as {dtype} does not fit on {device}: {SMALLER}"):
         config, weights = read_checkpoint(Path(folder))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from helpers.validate import require_number, require_positive_int, shown
+from helpers.validate import require_number, require_whole, shown
 
 # The constants of Meta's Llama 3.1 code; a config may override each.
 LLAMA3_SCALING = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -34,13 +34,13 @@ class LlamaConfig:
 
     def __post_init__(self):
         for name in ("vocab_size", "dim", "n_layers", "n_heads", "n_kv_heads", "hidden_dim", "max_seq_len"):
-            require_positive_int(name, getattr(self, name))
+            object.__setattr__(self, name, require_whole(name, getattr(self, name), 1))
         if self.head_dim is None:
             if self.dim % self.n_heads:
                 raise ValueError(f"dim={self.dim} is not a multiple of n_heads={self.n_heads}: change one of them, or "
                                  "pass head_dim.")  # fmt: skip
             object.__setattr__(self, "head_dim", self.dim // self.n_heads)
-        require_positive_int("head_dim", self.head_dim)
+        object.__setattr__(self, "head_dim", require_whole("head_dim", self.head_dim, 1))
         if self.head_dim % 2:
             raise ValueError(f"head_dim={self.head_dim} is odd (dim={self.dim}, n_heads={self.n_heads}), but RoPE "
                              "turns pairs: pass an even head_dim, or choose n_heads so that dim / n_heads is even "
@@ -79,8 +79,7 @@ def require_rope(head_dim, theta, scaling):
     if scaling is None:
         return
     if not isinstance(scaling, dict):
-        raise ValueError(f"rope_scaling={shown(scaling)} must be None or a dict such as "
-                         f"{{'type': 'linear', 'factor': 2.0}}.")  # fmt: skip
+        raise ValueError(f"rope_scaling={shown(scaling)}: pass None or a dict such as {{'type': 'ntk', 'factor': 2}}.")
     known = {"linear": set(), "ntk": set(), "llama3": set(LLAMA3_SCALING), "dynamic": set()}
     key = "rope_type" if "rope_type" in scaling else "type"
     kind, factor = scaling.get(key), scaling.get("factor")
@@ -104,7 +103,7 @@ def require_rope(head_dim, theta, scaling):
             raise ValueError(f"rope_scaling factor={factor} of 'ntk' raises rope_theta={theta} beyond 1e18: lower it.")
     if kind == "llama3":
         s = LLAMA3_SCALING | scaling
-        require_positive_int("original_max_position_embeddings", s["original_max_position_embeddings"])
+        require_whole("original_max_position_embeddings", s["original_max_position_embeddings"], 1)
         for name in ("low_freq_factor", "high_freq_factor"):
             require_number(f"rope_scaling {name}", s[name], lambda end: end > 0, "> 0: Meta uses 1 and 4")
         if s["low_freq_factor"] >= s["high_freq_factor"]:

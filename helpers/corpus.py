@@ -15,6 +15,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn import functional as F
 
+from helpers.validate import require_whole
+
 END_OF_TEXT = "<|end_of_text|>"  # a saved model's, too: other tools score by it, and pad a batch with it
 MIN_CHARACTERS = 20_000  # of a text: its held-out tenth then fills a few windows of 256 tokens
 MAX_CHARACTERS = 10_000_000  # more would take gigabytes, because a text is encoded at once
@@ -125,8 +127,7 @@ def train_val_split(text: str, fraction: float = 0.1) -> tuple[str, str]:
 def train_tokenizer(text: str, vocab_size: int = 1024) -> Tokenizer:
     """Byte-level BPE: start from the 256 bytes, merge the most frequent neighbours until vocab_size is reached."""
     if not isinstance(vocab_size, int) or not 257 <= vocab_size <= 1_000_000:
-        least = "257 (all bytes and the end of text)"
-        raise ValueError(f"vocab_size={vocab_size!r} must be a whole number from {least} to 1,000,000.")
+        raise ValueError(f"vocab_size={vocab_size!r} must be a whole number from 257 (bytes and the end) to 1,000,000.")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -144,15 +145,14 @@ def batches(
 
     Args:
         tokens: a long text, (N,) int64.
-        batch_size: windows per batch.
-        seq_len: length of a window [token].
+        batch_size, seq_len: windows per batch, and their length [token].
         generator: seeded CPU generator that draws the starts.
 
     Raises:
-        ValueError: if a size is below 1, or the text is shorter than one window and its targets.
+        ValueError: if a size is no whole number >= 1, or the text is shorter than one window and its targets.
     """
-    if batch_size < 1 or seq_len < 1:
-        raise ValueError(f"batch_size={batch_size} and seq_len={seq_len} must be whole numbers >= 1.")
+    for name, size in {"batch_size": batch_size, "seq_len": seq_len}.items():
+        require_whole(name, size, 1)
     if len(tokens) < seq_len + 1:
         raise ValueError(f"{len(tokens)} tokens are fewer than seq_len + 1 = {seq_len + 1}: pass a longer text.")
     steps = torch.arange(seq_len + 1)

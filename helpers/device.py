@@ -8,6 +8,8 @@ import traceback
 
 import torch
 
+from helpers.validate import require_whole
+
 
 def pick_device() -> torch.device:
     """The accelerator when there is one, else the CPU; the environment variable COURSE_DEVICE overrides.
@@ -29,6 +31,7 @@ def set_seed(seed: int = 0) -> torch.Generator:
 
     Draw from the generator on the CPU and move the result to the device: then every device sees the same numbers.
     """
+    seed = require_whole("seed", seed, 0)  # before anything is seeded
     random.seed(seed)
     torch.manual_seed(seed)
     return torch.Generator().manual_seed(seed)

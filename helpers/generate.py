@@ -8,7 +8,7 @@ import torch
 from helpers.device import explain_out_of_memory
 from helpers.formats.files import read_json
 from helpers.model import Llama
-from helpers.validate import require_number, require_seed, require_tokens, shown
+from helpers.validate import as_whole, require_number, require_tokens, require_whole, shown
 
 
 def next_token_probabilities(
@@ -20,16 +20,13 @@ def next_token_probabilities(
         logits: of the last position, (B, V) float.
         temperature: divides the logits; below 1 sharpens, above 1 flattens; 0 puts everything on the largest.
         top_k: keep the k most likely tokens.
-        top_p: then keep the most likely tokens whose probabilities reach top_p together (always at least one).
+        top_p: then keep the likeliest tokens whose probabilities reach top_p together, at least one (arXiv 1904.09751).
 
     Returns:
         probabilities, (B, V), rows sum to 1.
 
     Raises:
         ValueError: if a setting is out of range, the logits are not (B, V), or a row has NaN, +inf or nothing but -inf.
-
-    Source:
-        top_p: nucleus sampling, arXiv 1904.09751.
 
     Example:
         >>> next_token_probabilities(torch.tensor([[2.0, 1.0, 0.0]]), top_k=1)
@@ -68,8 +65,7 @@ def _require_logits(logits):
 
 def _require_settings(temperature, top_k, top_p):
     require_number("temperature", temperature, lambda t: t >= 0, ">= 0: 0 is greedy, 1 leaves the model as it is")
-    if top_k is not None and (not isinstance(top_k, int) or isinstance(top_k, bool) or top_k < 1):
-        raise ValueError(f"top_k={top_k!r} must be a whole number >= 1, or None to keep every token.")
+    require_whole("top_k", top_k, 1, or_none=True)
     if top_p is not None:
         require_number("top_p", top_p, lambda p: 0 < p <= 1, "in (0, 1]: 1 keeps every token")
 
@@ -79,8 +75,8 @@ def _stop_ids(stop, vocab_size):
     stop = stop.flatten().tolist() if isinstance(stop, torch.Tensor) else stop
     if stop is None:
         return []
-    ids = list(stop) if isinstance(stop, Iterable) else [stop]
-    if not all(isinstance(token, int) and not isinstance(token, bool) and 0 <= token < vocab_size for token in ids):
+    ids = [as_whole(token) for token in (stop if isinstance(stop, Iterable) else [stop])]
+    if not all(token is not None and 0 <= token < vocab_size for token in ids):
         raise ValueError(f"stop={shown(stop)} must be a token id from 0 to {vocab_size - 1}, several of them, or None.")
     return ids
 
@@ -96,12 +92,11 @@ def stream(
     """
     require_tokens(tokens, model.config.vocab_size)
     _require_settings(temperature, top_k, top_p)
-    require_seed(seed)
+    seed = require_whole("seed", seed, 0, or_none=True)
+    max_new_tokens = require_whole("max_new_tokens", max_new_tokens, 0)
     is_split = hasattr(model.tok_embeddings.weight, "device_mesh")  # over several processes
     if seed is None and temperature > 0 and is_split:
         raise ValueError("seed=None: each process of a split model would draw tokens of its own: pass one seed to all.")
-    if not isinstance(max_new_tokens, int) or isinstance(max_new_tokens, bool) or max_new_tokens < 0:
-        raise ValueError(f"max_new_tokens={max_new_tokens!r} must be a whole number >= 0.")
     stop_ids = torch.tensor(_stop_ids(stop, model.config.vocab_size), dtype=torch.int64)
     draw = None if seed is None else torch.Generator().manual_seed(seed)
     n_rows, n_prompt = tokens.shape
@@ -183,7 +178,7 @@ def generate(
     new = [step.tolist() for step in stream(model, padded, *settings, n_pad)]
     rows = []
     for row, prompt in enumerate(tokens):
-        rows.append(list(prompt))
+        rows.append([*map(int, prompt)])
         for step in new:
             rows[-1].append(step[row])
             if step[row] in stop:
@@ -198,5 +193,5 @@ def _require_prompts(prompts):
     if not prompts or not all(prompts):
         raise ValueError(f"prompts of {list(map(len, prompts))} tokens: pass at least one, of at least one token each.")
     for token in (token for row in prompts for token in row):
-        if type(token) is not int or abs(token) >= 2**63:
+        if as_whole(token) is None or abs(token) >= 2**63:
             raise ValueError(f"a prompt holds {token!r}, no token id: encode text with the model's tokenizer first.")

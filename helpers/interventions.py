@@ -78,12 +78,12 @@ def attending(model: Llama, attend: Callable) -> Iterator[None]:
                          "load_checkpoint(folder) gives.")  # fmt: skip
     with ExitStack() as stack:
         for kind in {_class_that_mixes(part) for part in parts}:
-            stack.enter_context(mock.patch.object(kind, "attend", _given_own(attend, kind.attend)))
+            stack.enter_context(mock.patch.object(kind, "attend", _given_own(attend, kind.attend, {*parts})))
         yield
 
 
-def _given_own(attend, own):
-    return lambda attention, *given: attend(own, attention, *given)
+def _given_own(attend, own, parts):  # a class is patched, and its modules in other models stay as they are
+    return lambda attention, *given: attend(own, attention, *given) if attention in parts else own(attention, *given)
 
 
 def _class_that_mixes(attention):

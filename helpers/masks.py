@@ -10,6 +10,8 @@ With a cache the queries are the last positions: query = key[-n_query:].
 
 import torch
 
+from helpers import validate
+
 
 def causal(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     """The key is the query itself or stands before it.
@@ -33,14 +35,12 @@ def sliding_window(query: torch.Tensor, key: torch.Tensor, window: int) -> torch
     Source:
         Mistral 7B, arXiv 2310.06825, section 2.
     """
-    _require(window >= 1, f"window={window} must be at least 1: the query itself counts.")
-    return key > query[:, None] - window
+    return key > query[:, None] - validate.require_whole("window", window, 1)  # 1: the query itself
 
 
 def left_padding(query: torch.Tensor, key: torch.Tensor, n_pad: int) -> torch.Tensor:
     """The key is not one of the first n_pad tokens, which only fill the row."""
-    _require(n_pad >= 0, f"n_pad={n_pad} must be at least 0.")
-    return (key >= n_pad).expand(len(query), -1)
+    return (key >= validate.require_whole("n_pad", n_pad, 0)).expand(len(query), -1)
 
 
 def same_document(query: torch.Tensor, key: torch.Tensor, document: torch.Tensor) -> torch.Tensor:
@@ -50,8 +50,9 @@ def same_document(query: torch.Tensor, key: torch.Tensor, document: torch.Tensor
         query, key: positions, (T,) and (S,).
         document: number of the text that each position of the row belongs to, (S,) or longer.
     """
-    for position in (at.item() for one in (query, key) for at in one.aminmax()):
-        _require(0 <= position < len(document), f"document has no position {position}: it has {len(document)}, from 0.")
+    at = torch.cat((query, key))
+    if not at.is_meta and len(outside := at[(at < 0) | (at >= len(document))]):  # meta: there are no numbers to look at
+        raise ValueError(f"document has no position {outside[0]}: it has {len(document)}, from 0: number them all.")
     return document[key] == document[query][:, None]
 
 
@@ -61,10 +62,4 @@ def prefix(query: torch.Tensor, key: torch.Tensor, length: int) -> torch.Tensor:
     Source:
         prefix LM, arXiv 1910.10683, section 3.2.1.
     """
-    _require(length >= 0, f"length={length} must be at least 0.")
-    return (key < length).expand(len(query), -1)
-
-
-def _require(holds, message):
-    if not holds:
-        raise ValueError(message)
+    return (key < validate.require_whole("length", length, 0)).expand(len(query), -1)

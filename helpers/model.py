@@ -1,7 +1,6 @@
 """LLaMA: every part, in the order the data meets it.
 
-This file is the front door: LlamaConfig and PRESETS (from `helpers.config`) and KVCache (from `helpers.cache`) may be
-imported from here too.
+LlamaConfig and PRESETS (from `helpers.config`) and KVCache (from `helpers.cache`) may be imported from here, too.
 
 Letters for shapes, the same in every docstring and notebook:
     B batch        T query tokens   S key tokens (= T without a cache)
@@ -46,7 +45,7 @@ class RMSNorm(nn.Module):
 
     def __init__(self, dim: int, eps: float = 1e-5):
         super().__init__()
-        validate.require_positive_int("dim", dim)
+        validate.require_whole("dim", dim, 1)
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(dim))
 
@@ -78,7 +77,7 @@ def rope_inv_freq(head_dim: int, theta: float = 10000.0, scaling: dict | None = 
         inv_freq, (h/2,) float32 [rad/token].
 
     Raises:
-        ValueError: if head_dim is odd or the scaling is not known.
+        ValueError: if head_dim is odd, theta or a number of the scaling is out of range, or its type is not known.
 
     Source:
         RoFormer, arXiv 2104.09864, section 3.2.2; linear: arXiv 2306.15595; llama3: Meta's `apply_scaling`.
@@ -150,7 +149,7 @@ def apply_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, layout: st
     Source:
         RoFormer, arXiv 2104.09864, equation 34. Same as transformers `apply_rotary_pos_emb` (halves).
     """
-    validate.require_rotation(x, cos)
+    validate.require_rotation(x, cos, sin)
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)
     if layout == "halves":
         a, b = x.chunk(2, dim=-1)
@@ -213,10 +212,11 @@ def attention_weights(q: torch.Tensor, k: torch.Tensor, visible: torch.Tensor) -
         visible: True = may attend, broadcastable to (B, H, T, S); every query must see a key.
 
     Returns:
-        weights, (B, H, T, S), rows sum to 1; the softmax runs in float32.
+        weights, (B, H, T, S), rows sum to 1; scores of 16 bits, which may overflow, and the softmax are float32.
     """
     validate.require_attention(q, k, visible)
-    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    wide = torch.promote_types(q.dtype, torch.float32)
+    scores = q.to(wide) @ k.to(wide).transpose(-2, -1) / math.sqrt(q.shape[-1])
     return scores.masked_fill(~visible, float("-inf")).softmax(dim=-1, dtype=torch.float32).to(q.dtype)
 
 
@@ -289,10 +289,10 @@ def swiglu_hidden_dim(dim: int, multiple_of: int = 256, ffn_dim_multiplier: floa
         11008
     """
     for name, size in {"dim": dim, "multiple_of": multiple_of}.items():
-        validate.require_positive_int(name, size)
-    hidden_dim = int(2 * 4 * dim / 3)
-    if ffn_dim_multiplier is not None:
-        hidden_dim = int(ffn_dim_multiplier * hidden_dim)
+        validate.require_whole(name, size, 1)
+    multiplier = 1.0 if ffn_dim_multiplier is None else ffn_dim_multiplier
+    validate.require_number("ffn_dim_multiplier", multiplier, lambda times: times > 0, "> 0, or None for 1")
+    hidden_dim = int(multiplier * int(2 * 4 * dim / 3))
     return multiple_of * math.ceil(hidden_dim / multiple_of)
 
 

@@ -103,11 +103,14 @@ def show_source(thing):
 
 
 def to_numpy(values) -> np.ndarray:
-    """A numpy array with the values of a tensor on any device, of a list or of an array."""
+    """A numpy array: of a tensor on any device as float32, of a list or an array as numpy has it."""
     return values.detach().float().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
 
 
-def _axes(ax: Axes | None, size=FULL) -> Axes:
+def _axes(ax: Axes | None, size=FULL, labels=(), shape=()) -> Axes:
+    for some, n in zip(labels, shape, strict=True):  # before a figure is made, which would stay open
+        if some is not None and len(some) != n:
+            raise ValueError(f"{len(some)} labels for {n} positions, {list(some)[:9]}: pass one text for each.")
     return plt.subplots(figsize=size)[1] if ax is None else ax
 
 
@@ -121,8 +124,8 @@ def plot_visible(visible, *, ax=None, title=None, query_labels=None, key_labels=
         visible: (T, S) bool, True = may attend.
         query_labels, key_labels: texts for the rows and columns; default: positions.
     """
-    ax = _axes(ax, SQUARE)
-    visible = _mask(visible)
+    visible = _mask("plot_visible", visible)
+    ax = _axes(ax, SQUARE, (query_labels, key_labels), visible.shape)
     _hatch_hidden(ax, visible)
     ax.set_xticks(np.arange(visible.shape[1] + 1) - 0.5, minor=True)
     ax.set_yticks(np.arange(visible.shape[0] + 1) - 0.5, minor=True)
@@ -139,9 +142,11 @@ def plot_attention(weights, *, visible=None, ax=None, title=None, labels=None, c
         visible: (T, S) bool, or None for no hatching.
         labels: texts of the tokens, for rows and columns; default: positions.
     """
-    ax = _axes(ax, SQUARE)
-    seen = True if visible is None else _mask(visible)
+    seen = True if visible is None else _mask("plot_attention", visible)
+    if visible is not None and seen.shape != np.shape(weights):
+        raise ValueError(f"visible has shape {seen.shape}, weights {tuple(np.shape(weights))}: pass one for each.")
     weights = _grid("plot_attention", weights, lambda w: (w >= 0) & (w < np.inf), "of weights from 0 on", seen)
+    ax = _axes(ax, SQUARE, (labels, labels), weights.shape)
     if visible is not None:
         weights = np.where(seen, weights, np.nan)
         _hatch_hidden(ax, seen)
@@ -162,8 +167,8 @@ def _grid(name, values, allowed, instead, seen=True):
     raise ValueError(f"{name} cannot draw {problem}: pass (queries, keys), at least one of each, {instead}.")
 
 
-def _mask(visible):
-    return _grid("plot_visible", visible, lambda v: (v == 0) | (v == 1), "True where a query may attend").astype(bool)
+def _mask(name, visible):
+    return _grid(name, visible, lambda v: (v == 0) | (v == 1), "True where a query may attend").astype(bool)
 
 
 def _hatch_hidden(ax, visible):
@@ -181,8 +186,6 @@ def _query_key_axes(ax, shape, title, query_labels, key_labels):
     ax.set(xlim=(-0.5, n_key - 0.5), ylim=(n_query - 0.5, -0.5), aspect="equal", title=title)
     ax.set(xlabel="key position [token]", ylabel="query position [token]")
     for axis, size, labels in ((ax.xaxis, n_key, key_labels), (ax.yaxis, n_query, query_labels)):
-        if labels is not None and len(labels) != size:
-            raise ValueError(f"{len(labels)} labels for {size} positions, {list(labels)[:9]}: pass one text for each.")
         if labels is None:
             axis.set_ticks(range(0, size, 2 ** max(0, math.ceil(math.log2(size / 10)))))  # at most ten
         else:

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from helpers.config import LLAMA3_SCALING, LlamaConfig
 from helpers.corpus import END_OF_TEXT
-from helpers.formats.fit import misfits, raise_if, require_tie
+from helpers.formats.fit import misfits, raise_if, require_tie, unusable
 from helpers.formats.names import name_map
 from helpers.model import Llama, rope_inv_freq
 from helpers.validate import require_plain
@@ -31,7 +31,7 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
 
     Raises:
         FileExistsError: if the folder exists.
-        ValueError: if the model is not what its config says, so that the folder would open as another one.
+        ValueError: if the folder would open as another model or not at all: what does not fit is said.
     """
     folder = Path(folder)
     while not isinstance(model, Llama) and (inner := getattr(model, "_orig_mod", getattr(model, "module", None))):
@@ -41,6 +41,9 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
                          "what merge_and_unload() returns.")  # fmt: skip
     if folder.exists() or folder.is_symlink():
         raise FileExistsError(f"{folder} exists and is kept: choose another name, or move it away first.")
+    n_ids = 0 if tokenizer is None else 1 + max(tokenizer.get_vocab().values(), default=-1)
+    if n_ids > model.config.vocab_size:
+        raise ValueError(f"the tokenizer has {n_ids} ids, vocab_size={model.config.vocab_size}: pass the model's own.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     place = {"prefix": f".{folder.name}.", "dir": folder.parent, "ignore_cleanup_errors": True}
     with tempfile.TemporaryDirectory(**place) as beside:
@@ -68,7 +71,7 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
             split = {"split_special_tokens": True} if tokenizer.encode_special_tokens else {}
             files["tokenizer_config.json"] = {"tokenizer_class": "PreTrainedTokenizerFast", **end, **split}
         for name, content in files.items():
-            (new / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            (new / name).write_text(json.dumps(content, indent=2, default=int) + "\n", encoding="utf-8")
         if card is not None:
             (new / "README.md").write_text(card, encoding="utf-8")
         (new / "model.safetensors").chmod((new / "config.json").stat().st_mode)  # save_file lets only the owner read
@@ -83,6 +86,7 @@ def weights_to_hugging_face(model: Llama) -> dict[str, torch.Tensor]:
         blank = Llama(model.config)
     raise_if(misfits(blank, own), "save_checkpoint", "Nothing was saved: pass the model that was prepared for "
              "decoding, merge what was added (peft: merge_and_unload()), or correct model.config.")  # fmt: skip
+    raise_if(unusable(own), "save_checkpoint", "Nothing was saved: train anew, perhaps with a smaller peak.")
     require_tie(model, "save_checkpoint")
     names = name_map(model.config.n_layers)
     if model.config.tie_embeddings:

@@ -14,7 +14,7 @@ from helpers.config import LlamaConfig
 from helpers.corpus import batches
 from helpers.device import explain_out_of_memory
 from helpers.model import Llama
-from helpers.validate import require_number, require_positive_int, require_seed
+from helpers.validate import require_number, require_whole
 
 TINY = LlamaConfig(
     vocab_size=1024, dim=128, n_layers=6, n_heads=4, n_kv_heads=2, hidden_dim=384,
@@ -23,11 +23,11 @@ TINY = LlamaConfig(
 
 
 def learning_rate(step: int, steps: int, peak: float, warm_up: int = 100) -> float:
-    """The rate of a step, counted from 0: linear warm-up, then half a cosine down to a tenth of the peak."""
+    """The rate of a step, counted from 0: linear warm-up, then half a cosine to a tenth of the peak, where it stays."""
     require_number("peak", peak, lambda peak: peak >= 0, ">= 0, for example 3e-3")
     if step < warm_up:
         return peak * (step + 1) / warm_up
-    progress = (step - warm_up) / max(1, steps - warm_up)
+    progress = min(1, (step - warm_up) / max(1, steps - warm_up))
     return peak * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
 
 
@@ -49,18 +49,14 @@ def train(
         loss of each step [nat/token].
 
     Raises:
-        ValueError: if a setting is out of range, the weights are float16, or the model is prepared for decoding.
+        ValueError: if a setting is out of range, weights are float16 or prepared for decoding, or a loss is NaN or inf.
         torch.OutOfMemoryError: if a step does not fit into memory; the text says which setting to change.
     """
-    for name, value in {"steps": steps, "batch_size": batch_size}.items():
-        require_positive_int(name, value)
-    require_seed(seed)
-    if seed is None:
-        raise ValueError("seed=None must be a whole number: the same seed draws the same windows.")
+    for name, value, least in (("steps", steps, 1), ("batch_size", batch_size, 1), ("warm_up", warm_up, 0)):
+        require_whole(name, value, least)
+    seed = require_whole("seed", seed, 0)
     require_number("peak", peak, lambda peak: 0 < peak <= 1000, "> 0 and <= 1000, for example 3e-3")
     require_number("weight_decay", weight_decay, lambda decay: 0 <= decay <= 1000, ">= 0 and <= 1000, for example 0.1")
-    if warm_up != 0:
-        require_positive_int("warm_up", warm_up)
     if not isinstance(model.lm_head.weight, nn.Parameter):
         raise ValueError("the matrices are no parameters (prepare_for_decoding): train the model it is made from.")
     if model.lm_head.weight.dtype == torch.float16:
@@ -80,6 +76,8 @@ def train(
             group["lr"] = learning_rate(step, steps, peak, warm_up)
         with explain_out_of_memory(too_much):
             losses.append(training_step(model, optimizer, inputs.to(device), targets.to(device)))
+        if not math.isfinite(losses[-1]):
+            raise ValueError(f"step {len(losses)}: the loss is {losses[-1]}: make the model anew, with peak < {peak}.")
         report(len(losses), losses[-1])
     model.eval()
     return losses

@@ -1,6 +1,7 @@
 """Checks of what a caller passes: each raises a ValueError that says what was wrong, both values, and what to do."""
 
 import functools
+import operator
 import sys
 
 import torch
@@ -12,12 +13,23 @@ def shown(value) -> str:
     return text if len(text) <= 200 else f"{text[:100]} … ({len(text):,} characters)"
 
 
-def require_positive_int(name, value):
-    """Raise ValueError unless value is a whole number >= 1."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name}={shown(value)} must be a whole number >= 1.")
-    if value >= 2**63:
-        raise ValueError(f"{name}={shown(value)} must be below 2**63: no tensor is larger.")
+def as_whole(value) -> int | None:
+    """The value as an int if it is a whole number of Python, numpy or PyTorch; None for a bool and all else."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except (TypeError, RuntimeError):  # RuntimeError: a tensor without numbers
+        return None
+
+
+def require_whole(name, value, least, or_none=False) -> int | None:
+    """The value as an int; ValueError unless it is a whole number >= least, or None where that is allowed."""
+    if value is None and or_none:
+        return None
+    whole = as_whole(value)
+    if whole is None or not least <= whole < 2**63:
+        so = f"pass an int, not a {type(value).__name__}" if whole is None else f"pass {least} to 2**63 - 1"
+        raise ValueError(f"{name}={shown(value)} must be a whole number >= {least}{', or None' * or_none}: {so}.")
+    return whole
 
 
 def require_number(name, value, in_range, range_text):
@@ -26,12 +38,6 @@ def require_number(name, value, in_range, range_text):
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= largest
     if not is_number or not in_range(value):
         raise ValueError(f"{name}={shown(value)} must be a finite number {range_text}.")
-
-
-def require_seed(seed):
-    """Raise ValueError unless seed is a whole number, or None for other draws each time."""
-    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or abs(seed) >= 2**63):
-        raise ValueError(f"seed={seed!r} must be a whole number below 2**63, or None for other draws each time.")
 
 
 def require_kind(name, value, kind, instead):
@@ -53,20 +59,26 @@ def require_floats(x: torch.Tensor, width: int | None = None):
         raise ValueError(f"x has shape {tuple(x.shape)}, but this norm has dim={width}: give it that of x.")
 
 
-def require_rotation(x: torch.Tensor, cos: torch.Tensor):
-    """Raise ValueError unless x (..., T, h) holds floats, and cos (..., T, h/2) an angle for each of its pairs."""
+def require_rotation(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
+    """Raise ValueError unless x (..., T, h) holds floats, and cos and sin an angle for each pair; 1 is broadcast."""
     require_floats(x)
+    for name, one in {"cos": cos, "sin": sin}.items():
+        require_kind(name, one, torch.Tensor, f"angles.{name}(), of rope_angles")
+    if cos.shape != sin.shape or (cos.shape[:-2].numel() > 1 and not cos.ndim == x.ndim == 4):
+        has = f"x has shape {tuple(x.shape)}, cos {tuple(cos.shape)}, sin {tuple(sin.shape)}"
+        raise ValueError(f"{has}: pass both as (T, h/2), or for rows of a batch as (B, 1, T, h/2), cos[:, None].")
     width, n_angles = x.shape[-1], cos.shape[-1]
     if width != 2 * n_angles:
         raise ValueError(f"x has head_dim {width}, but cos has {n_angles} angles: pass head_dim / 2, one per pair.")
-    if x.ndim > 1 and cos.ndim > 1:
-        n_tokens, n_turned = x.shape[-2], cos.shape[-2]
-        if n_tokens != n_turned and 1 not in (n_tokens, n_turned):  # a size of 1 is broadcast
-            raise ValueError(f"x has {n_tokens} tokens, but cos has {n_turned}: pass the angles of the same tokens.")
+    if min(x.ndim, cos.ndim) > 1 and x.shape[-2] != cos.shape[-2] and 1 not in (x.shape[-2], cos.shape[-2]):
+        raise ValueError(f"x has {x.shape[-2]} tokens, but cos has {cos.shape[-2]}: pass the angles of these tokens.")
 
 
 def require_attention(q: torch.Tensor, k: torch.Tensor, visible: torch.Tensor):
-    """Raise ValueError unless q (..., H, T, h) and k (..., H, S, h) have the same heads, and visible is bool."""
+    """Raise ValueError unless q (..., H, T, h) and k (..., H, S, h) are floats of equal heads, visible bool."""
+    require_kind("visible", visible, torch.Tensor, "causal_visible(T, S), or torch.ones(T, S).bool() for all keys")
+    if not (q.is_floating_point() and k.is_floating_point()):
+        raise ValueError(f"q is {q.dtype}, k {k.dtype}, but both must hold fractions: pass q.float() and k.float().")
     n_heads = {*q.shape[-3:-2], *k.shape[-3:-2]} - {1}  # q's and k's, if they have heads; a size of 1 is broadcast
     if q.shape[-1] != k.shape[-1] or len(n_heads) > 1:
         has = f"q has shape {tuple(q.shape)}, k {tuple(k.shape)}"
@@ -102,7 +114,7 @@ def require_padding(n_pad, tokens: torch.Tensor, longest: int) -> torch.Tensor:
     if n_pad.shape != tokens.shape[:1] or n_pad.dtype not in (torch.int64, torch.int32):
         has = f"n_pad has shape {tuple(n_pad.shape)} and dtype {n_pad.dtype}, the tokens {tuple(tokens.shape)}"
         raise ValueError(f"{has}: pass one whole number per row.")
-    if torch.compiler.is_compiling():
+    if n_pad.is_meta or torch.compiler.is_compiling():
         return n_pad.long()
     low, high = n_pad.min().item(), n_pad.max().item()
     if low < 0 or high >= longest:

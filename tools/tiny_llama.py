@@ -21,7 +21,7 @@ from helpers.device import pick_device, set_seed
 from helpers.model import Llama, count_parameters
 from helpers.text import encode
 from helpers.train import TINY, train
-from helpers.validate import require_positive_int, require_seed
+from helpers.validate import require_whole
 
 CARD = ASSETS / "card.md"
 REFERENCE = "the Python language reference (`pydoc_data.topics`, PSF License), paragraphs that repeat left out"
@@ -49,8 +49,8 @@ def make(out: Path, own: Path | None, steps: int, seed: int):
     Raises:
         ValueError, OSError: if a setting, the text or the folder does not do; the text says what to change.
     """
-    require_positive_int("steps", steps)
-    require_seed(seed)
+    require_whole("steps", steps, 1)
+    require_whole("seed", seed, 0)
     unfinished = out.parent / f"{out.name}.unfinished"
     for folder in (out, unfinished):
         if folder.exists():

@@ -10,7 +10,7 @@ from beyond.families.registry import FAMILIES, TAUGHT, WEIGHT_NAMES
 from helpers.config import LlamaConfig
 from helpers.formats import hugging_face
 from helpers.formats.fit import DAMAGE
-from helpers.validate import require_positive_int, shown
+from helpers.validate import require_whole, shown
 
 PARTS = {"attention_bias", "hidden_act", "partial_rotary_factor"}  # not in plain LLaMA; read by a family's edits
 
@@ -105,7 +105,7 @@ def _complete(content):
     if "num_local_experts" in content:  # an older name
         content["num_experts"] = content["num_local_experts"]
     if "num_experts" in known:
-        require_positive_int("num_experts", content["num_experts"])
+        require_whole("num_experts", content["num_experts"], 1)
     if "use_sliding_window" in known and not content["use_sliding_window"]:
         content["sliding_window"] = None
     types = content.get("layer_types")

@@ -17,7 +17,7 @@ from helpers.config import LlamaConfig
 from helpers.formats.hugging_face import ROPE_KEYS
 from helpers.masks import sliding_window
 from helpers.model import Llama, RMSNorm, SwiGLU, apply_rope, causal_visible, repeat_kv, rope_inv_freq
-from helpers.validate import require_number, require_positive_int, shown
+from helpers.validate import require_number, require_whole, shown
 
 
 class Relative(Llama):
@@ -89,16 +89,15 @@ def layer_types(content: dict, n_layers: int) -> list[str]:
     types = content.get("layer_types")
     if types is None:
         pattern, first = content.get("sliding_window_pattern"), content.get("max_window_layers", 0)
-        require_positive_int("sliding_window_pattern", pattern or 1)
-        slides = [(layer + 1) % pattern != 0 if pattern else layer >= first for layer in range(n_layers)]
-        if not pattern and content.get("sliding_window") is None:
-            slides = [False] * n_layers
+        require_whole("sliding_window_pattern", pattern, 1, or_none=True)
+        some = content.get("sliding_window") is not None
+        slides = [(layer + 1) % pattern != 0 if pattern else some and layer >= first for layer in range(n_layers)]
         types = ["sliding_attention" if slide else "full_attention" for slide in slides]
     kinds = "sliding_attention", "full_attention"
     if not isinstance(types, list) or len(types) != n_layers or not all(one in kinds for one in types):
         raise ValueError(f"layer_types={shown(types)}: {n_layers} of {kinds[0]!r} or {kinds[1]!r} are needed.")
     if "sliding_attention" in types:
-        require_positive_int("sliding_window", content.get("sliding_window"))
+        require_whole("sliding_window", content.get("sliding_window"), 1)
     return types
 
 
@@ -112,7 +111,8 @@ def layers_that_turn(content: dict, n_layers: int) -> list[int]:
     """1 for each layer that turns, 0 for one that does not, as listed, or by the rule of older files."""
     turns = content["no_rope_layers"]
     if turns is None:
-        turns = [int((layer + 1) % content["no_rope_layer_interval"] != 0) for layer in range(n_layers)]
+        step = require_whole("no_rope_layer_interval", content["no_rope_layer_interval"], 1)
+        turns = [int((layer + 1) % step != 0) for layer in range(n_layers)]
     if not isinstance(turns, list) or len(turns) != n_layers or not all(one in (0, 1) for one in turns):
         raise ValueError(f"no_rope_layers={shown(turns)}: {n_layers} of 0 (stands still) or 1 (turns) are needed.")
     return turns
@@ -173,7 +173,7 @@ def yarn(head_dim, theta, *, factor, original_max_position_embeddings, beta_fast
 
     arXiv 2309.00071; `_compute_yarn_parameters`. Returns as rope_init does.
     """
-    require_positive_int("original_max_position_embeddings", original_max_position_embeddings)
+    require_whole("original_max_position_embeddings", original_max_position_embeddings, 1)
     require_number("rope_scaling factor", factor, lambda factor: 1 <= factor <= 1e18, ">= 1 and <= 1e18")
     numbers = {"beta_fast": beta_fast or 32.0, "beta_slow": beta_slow or 1.0}
     for name, value in numbers.items():
@@ -457,7 +457,8 @@ def sparse_layers(content: dict, n_layers: int) -> list[bool]:
     """Which layers have experts, as listed, or by the rules of other files."""
     kinds, dense = content.get("mlp_layer_types"), content.get("mlp_only_layers") or ()
     if kinds is None:
-        first, step = content.get("first_k_dense_replace", 0), content.get("decoder_sparse_step", 1)
+        first = content.get("first_k_dense_replace", 0)
+        step = require_whole("decoder_sparse_step", content.get("decoder_sparse_step", 1), 1)
         return [layer >= first and layer not in dense and (layer + 1) % step == 0 for layer in range(n_layers)]
     if not isinstance(kinds, list) or len(kinds) != n_layers or not all(one in ("sparse", "dense") for one in kinds):
         raise ValueError(f"mlp_layer_types={shown(kinds)}: {n_layers} of 'sparse' or 'dense' are needed.")
@@ -469,7 +470,7 @@ def experts(model: Relative, content: dict):
     n_experts, n_chosen = content["num_experts"], content["num_experts_per_tok"]
     hidden_dim = content.get("moe_intermediate_size", model.config.hidden_dim)
     for name, value in (("num_experts_per_tok", n_chosen), ("moe_intermediate_size", hidden_dim)):
-        require_positive_int(name, value)
+        require_whole(name, value, 1)
     if not n_chosen <= n_experts:
         raise ValueError(f"num_experts_per_tok={n_chosen} exceeds num_experts={n_experts}: use another checkpoint.")
     for sparse, block in zip(sparse_layers(content, model.config.n_layers), model.layers, strict=True):
@@ -519,9 +520,7 @@ def split_merged(weights: dict, config: LlamaConfig) -> dict:
 def turned_first(weights: dict, config: LlamaConfig) -> dict:
     """What turns comes first in a head, its pairs (i, i + half): they become our pairs (i, i + h/2). `PhiAttention`."""
     h, ropes, kinds = config.head_dim, config.settings["rope_parameters"], config.settings.get("layer_types")
-    turns = tuple(
-        f".{which}_{part}" for which in "qk" for part in ("proj.weight", "proj.bias", "norm.weight", "norm.bias")
-    )
+    turns = tuple(f".{which}_{part}.{of}" for which in "qk" for part in ("proj", "norm") for of in ("weight", "bias"))
 
     def ordered(name, weight):
         kind = kinds[int(name.split(".")[1])] if kinds else "full_attention"  # in Laguna a kind has its own half

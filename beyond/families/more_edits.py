@@ -11,7 +11,7 @@ from beyond.families import edits
 from beyond.families.edits import Edit, Experts, Relative, _hidden, layers_that_turn, norms, patch, rope_init
 from helpers.config import LlamaConfig
 from helpers.model import RMSNorm, SwiGLU, apply_rope, causal_visible, repeat_kv
-from helpers.validate import require_number, require_positive_int, shown
+from helpers.validate import require_number, require_whole, shown
 
 # --------------------------------------------------------------------------------------------------------- experts
 
@@ -47,7 +47,7 @@ def router(model: Relative, content: dict):
 
     n_experts, n_group, best = content["num_experts"], content.get("n_group", 1), content.get("topk_group", 1)
     for name, value in (("n_group", n_group), ("topk_group", best)):
-        require_positive_int(name, value)
+        require_whole(name, value, 1)
     if n_experts % n_group or best > n_group or content["num_experts_per_tok"] > n_experts // n_group * best:
         raise ValueError(f"n_group={n_group} and topk_group={best} do not fit num_experts={n_experts}, of which "
                          f"{content['num_experts_per_tok']} are chosen: use another checkpoint.")  # fmt: skip
@@ -72,7 +72,7 @@ def shared_expert(model: Relative, content: dict):
 
     dim, width = model.config.dim, content["shared_expert_intermediate_size"]
     if width:
-        require_positive_int("shared_expert_intermediate_size", width)
+        require_whole("shared_expert_intermediate_size", width, 1)
         for mixture in _mixtures(model):
             mixture.shared = SwiGLU(dim, width)
             if content.get("shared_gate"):
@@ -176,7 +176,7 @@ def latent(model: Relative, content: dict):
     rank, q_rank = content["kv_lora_rank"], content["q_lora_rank"]
     still, turned, v_dim = content["qk_nope_head_dim"], content["qk_rope_head_dim"], content["v_head_dim"]
     for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "q_lora_rank"):
-        require_positive_int(name, 1 if name == "q_lora_rank" and q_rank is None else content[name])
+        require_whole(name, 1 if name == "q_lora_rank" and q_rank is None else content[name], 1)
     if config.n_kv_heads != config.n_heads or v_dim > config.head_dim:
         raise ValueError(f"num_key_value_heads={config.n_kv_heads} must be num_attention_heads={config.n_heads}, and "
                          f"v_head_dim={v_dim} at most {config.head_dim}: use another checkpoint.")  # fmt: skip
@@ -286,7 +286,7 @@ def chunks(model: Relative, content: dict):
             chunked = [same & (plain if mask is None else mask) for mask in masks]
             return cos, sin, [one if cut else mask for one, mask, cut in zip(chunked, masks, self.cut, strict=True)]
 
-    require_positive_int("attention_chunk_size", content["attention_chunk_size"])
+    require_whole("attention_chunk_size", content["attention_chunk_size"], 1)
     cut = [kind == "chunked_attention" for kind in content["layer_types"]]
     patch(Chunked, model, chunk=content["attention_chunk_size"], cut=cut)
 

@@ -52,8 +52,9 @@ class Int4Matrix:
         scales = self.scales.unflatten(1, (-1, 1, rows)).transpose(0, 1)  # (n_strips, n_in / 32, 1, rows, 2)
         n = max(1, WIDENED // (rows * GROUP * len(self.scales)))
         for part, scale in zip(codes.split(n), scales.split(n), strict=True):
-            numbers = join((part & 15, part >> 4), -1).view(*part.shape[:3], rows)
-            yield torch.addcmul(scale[..., 1], numbers - 8.0, scale[..., 0].float()).flatten(1, 2)
+            numbers, scale = join((part & 15, part >> 4), -1).view(*part.shape[:3], rows).float(), scale.float()
+            size, least = scale[..., 0].contiguous(), scale[..., 1] - 8 * scale[..., 0]
+            yield numbers.mul_(size).add_(least).flatten(1, 2)  # in place, it takes two thirds of the time
 
 
 def needs_gradient(x):

@@ -57,18 +57,13 @@ def _join(parts, name, dim):
     """Put the shards of one weight together, as Meta's parallel layers cut it."""
     if len(parts) == 1 or parts[0].ndim == 1:
         return parts[0]
-    by_columns = name.endswith(SPLIT_BY_COLUMNS)
-    if name == "tok_embeddings.weight":  # Llama 2 cuts the width, Llama 3 the vocabulary
-        by_columns = parts[0].shape[1] != dim
-    return torch.cat(parts, dim=1 if by_columns else 0)
+    cut_width = name == "tok_embeddings.weight" and parts[0].shape[1] != dim  # by Llama 2; Llama 3 cuts the vocabulary
+    return torch.cat(parts, dim=1 if cut_width or name.endswith(SPLIT_BY_COLUMNS) else 0)
 
 
 def _config_from_meta(params, vocab_size, tied):
-    scaled = params.get("use_scaled_rope", False)
-    theta = params.get("rope_theta", 10_000.0)
-    default_length = 8192 if theta > 10_000 else 4096  # of Llama 3 and of Llama 2: params.json may not give it
-    if scaled:
-        default_length = 131_072  # of Llama 3.1
+    scaled, theta = params.get("use_scaled_rope", False), params.get("rope_theta", 10_000.0)
+    default_length = 131_072 if scaled else 8192 if theta > 10_000 else 4096  # of Llama 3.1, 3, 2: it may not be given
     # Nor may it give the factor: only Llama 3.2 1B and 3B tie embeddings, and take 32 (meta-llama/llama-models#166).
     factor = float(params.get("rope_scaling_factor") or (32 if tied else 8))
     scaling = {"type": "llama3", "factor": factor, **LLAMA3_SCALING}

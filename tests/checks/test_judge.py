@@ -449,6 +449,8 @@ def test_of_the_failing_cases_the_smallest_is_shown():
     for place, smallest in enumerate(ranked):
         shown = looked_at(lambda x, gain, power: x + gain, *reversed(ranked[place:]))
         assert f"Case {smallest.label}: " in shown.message
+    twice = lambda *given: torch.cat([right_answer_to("rope_angles")(*given)] * 2, dim=-1)  # noqa: E731
+    assert "yours      [[0, 0, 0, 0], [1, 0.1, 1, 0.1]" in checks.check_rope_angles(twice).message  # not one on meta
 
 
 def test_a_gradient_is_named_and_says_of_what():
@@ -572,6 +574,8 @@ def test_a_case_that_tells_right_from_wrong_by_one_percent_is_refused(monkeypatc
     for near in ({"within": [0.99]}, {"beyond": [2.0, 1.01]}, {"beyond": [float("nan")]}):
         with pytest.raises(ValueError, match=r"a port: (0.99|1.01|nan).* move the case away"):
             require_margin("a port", **near)
+    with pytest.raises(ValueError, match=r"also='half meta' names .*: write 'half', 'meta' or both"):
+        Case("x", (), also="half meta")
     weights, x, y = swiglu._positive()  # a case of the course, with a limit just below what its wrong order gives
     up, gate, down = weights[1], weights[2], weights[0]
     off = (swiglu.swiglu(x.double(), up, gate, down) - y).abs().max().item()

@@ -339,10 +339,11 @@ def test_the_bundled_folder_is_what_is_saved_today(tmp_path):
 
 
 def test_a_saved_folder_is_as_open_to_others_as_the_umask_says(tmp_path):
-    folder = tmp_path / "deep" / "saved"
+    folder, whole = tmp_path / "deep" / "saved", {"original_max_position_embeddings": torch.tensor(64)}
     before = os.umask(0o022)
     try:
-        save_checkpoint(our_model(), folder, train_tokenizer("abab", vocab_size=260), card="# Card ä\n")
+        model = our_model(vocab_size=300, rope_scaling={"type": "llama3", "factor": 2.0} | whole)
+        save_checkpoint(model, folder, train_tokenizer("abab", vocab_size=260), card="# Card ä\n")
     finally:
         os.umask(before)
     assert (folder / "README.md").read_text(encoding="utf-8") == "# Card ä\n"
@@ -372,6 +373,7 @@ NOT_ITS_CONFIG = {  # words of the error, and changes that config.json cannot sa
     "left over: scale": lambda model: model.register_parameter("scale", torch.nn.Parameter(torch.ones(2))),
     "model.inv_freq is not that of model.config": lambda model: model.inv_freq.mul_(0.5),
     "missing: layers.0.attention.k_proj.weight": lambda model: prepare_for_decoding(model, layout="rows"),
+    "not finite: final_norm.weight holds NaN": lambda model: model.final_norm.weight.data.fill_(torch.nan),
     "takes a Llama, not a Linear": lambda model: torch.nn.Linear(2, 2),
 }  # fmt: skip
 

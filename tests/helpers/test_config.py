@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from helpers.model import PRESETS, count_parameters
@@ -35,6 +36,7 @@ def test_sizes_are_whole_and_positive():
         for value in (0, 2.0, "8", True):
             with pytest.raises(ValueError, match=f"{name}={value!r} must be a whole number >= 1"):
                 replace(TINY, **{name: value})
+    assert [type(n) for n in vars(replace(TINY, dim=np.int64(32))).values()] == [*map(type, vars(TINY).values())]
 
 
 def test_settings_at_the_edge_are_taken():

@@ -14,7 +14,7 @@ from beyond.fast_decode import prepare_for_decoding
 from helpers import masks, train
 from helpers.checkpoint import blank_model, load_checkpoint
 from helpers.corpus import bits_per_byte
-from helpers.device import explain_out_of_memory, pick_device, set_seed
+from helpers.device import explain_out_of_memory, pick_device, set_seed, synchronize
 from helpers.generate import generate
 from helpers.plots import to_numpy
 from helpers.text import TINY_LLAMA, load_tokenizer
@@ -27,11 +27,15 @@ PICKED = [  # COURSE_DEVICE, the accelerators that are there, and what is picked
 
 
 @pytest.mark.parametrize(("value", "present", "device"), PICKED)
-def test_an_accelerator_is_picked_unless_course_device_overrides(value, present, device, monkeypatch):
+def test_an_accelerator_is_picked_unless_course_device_overrides_and_is_waited_for(value, present, device, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: "cuda" in present)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: "mps" in present)
     monkeypatch.setenv("COURSE_DEVICE", value)
     assert pick_device().type == device
+    waits = []
+    monkeypatch.setattr(f"torch.{device}.synchronize", lambda: waits.append(device))
+    synchronize(torch.device(device))
+    assert waits == [device] * (device != "cpu")
 
 
 def test_the_whole_model_computes_where_its_weights_are_and_masks_where_their_positions_are():
@@ -44,7 +48,7 @@ def test_the_whole_model_computes_where_its_weights_are_and_masks_where_their_po
     assert prepare_for_decoding(model) is model  # an accelerator needs no other layout
     at = torch.arange(8, device="meta")
     rules = masks.causal(at[5:], at), masks.sliding_window(at, at, 3), masks.left_padding(at, at, 2)
-    assert all(rule.is_meta for rule in rules)
+    assert all(rule.is_meta for rule in (*rules, masks.same_document(at, at, at), model(tokens, n_pad=[0, 3])))
 
 
 @pytest.mark.slow

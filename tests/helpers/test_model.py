@@ -16,7 +16,8 @@ def test_bfloat16_model_keeps_float32_angles():
     assert narrow.inv_freq.dtype == torch.float32
     for expected, actual in zip(wide.rotation_and_mask(600), narrow.rotation_and_mask(600), strict=True):
         assert actual is expected is None or torch.equal(actual, expected)
-    assert narrow(draw_tokens(2, 5)).dtype == torch.float32  # logits are widened for the softmax that follows
+    logits = narrow(draw_tokens(2, 5)), wide.double()(draw_tokens(2, 5))  # widened for the softmax that follows
+    assert [one.dtype for one in logits] == [torch.float32, torch.float64]
 
 
 class Softmaxes(TorchDispatchMode):
@@ -33,13 +34,15 @@ class Softmaxes(TorchDispatchMode):
 def test_half_precision_attention_weights_are_those_of_a_float32_softmax(dtype):
     """Rounded once, at the end: exponentials that are rounded before their sum move the last bit of every sixth."""
     q, k = (torch.randn(1, 2, 600, 8, generator=torch.Generator().manual_seed(n)).to(dtype) for n in (0, 1))
-    scores = (q @ k.mT / 8**0.5).float().masked_fill(~causal_visible(600, 600), float("-inf"))
+    scores = (q.float() @ k.float().mT / 8**0.5).masked_fill(~causal_visible(600, 600), float("-inf"))
     expected = (scores.exp() / scores.exp().sum(dim=-1, keepdim=True)).to(dtype)
     with Softmaxes() as softmaxes:
         found = attention_weights(q, k, causal_visible(600, 600))
     assert (softmaxes.dtypes, found.dtype) == ({torch.float32}, dtype)
     ulps = (found.view(torch.int16).int() - expected.view(torch.int16).int()).abs()
     assert (ulps.max(), (ulps > 0).float().mean() < 1e-3) == (1, True)  # two ways to sum may part at a half
+    large = torch.full((2, 2), 300, dtype=dtype)  # its products overflow float16
+    assert attention_weights(large, large, causal_visible(2, 2)).tolist() == [[1, 0], [0.5, 0.5]]
 
 
 def test_positions_of_a_padded_row_count_from_its_first_real_token(model):

@@ -21,7 +21,6 @@ from helpers.model import causal_visible
 
 @pytest.fixture(autouse=True)
 def no_figure_left_open(course_style):
-    plt.close("all")  # figures that tests of refusals have left open
     yield
     plt.close("all")
 

@@ -146,5 +146,5 @@ def test_every_window_is_drawn_the_last_one_too():
     with pytest.raises(ValueError, match=r"8 tokens are fewer than seq_len \+ 1 = 9"):
         next(batches(tokens, 4, 8, torch.Generator()))
     for sizes in ((0, 3), (4, 0)):
-        with pytest.raises(ValueError, match="must be whole numbers >= 1"):
+        with pytest.raises(ValueError, match="must be a whole number >= 1"):
             next(batches(tokens, *sizes, torch.Generator()))

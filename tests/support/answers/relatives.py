@@ -65,7 +65,7 @@ WRONG["add_family"] |= {
     "called": ("the function that patches", lambda: Family((edits.biases(),), {})),
     "of_one_argument": ("of two arguments", _hunyuan(lambda model: None)),
     "printed": ("printing shows a value", lambda: print(end="")),
-    "window_0": ("window=0 must be at least 1", _hunyuan(
+    "window_0": ("window=0 must be a whole number >= 1", _hunyuan(
         _behind, edits.biases, lambda model, content: setattr(model, "windows", [6, 0, 6]))),
     "another_eps": ("leaves rms_norm_eps out", _hunyuan(_behind, edits.biases, rms_norm_eps=1e-6)),
     "key_that_no_edit_reads": ("No edit reads hidden_act", _hunyuan(_behind, edits.biases, hidden_act="silu")),
