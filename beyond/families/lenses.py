@@ -37,8 +37,7 @@ def plot_parts(wrong, *, n_tokens=10, title=None) -> Figure:
     return fig
 
 
-OLD = ("nothing turns", "LayerNorm", "no gate", "biases in the feed-forward", "biases on keys",
-       "attention beside feed-forward")  # before LLaMA, in GPT-2 or GPT-J  # fmt: skip
+EXPERTS = ("experts", "shared expert", "a bias steers the router")  # no type has the others without the first
 
 
 def read_field() -> list[dict]:
@@ -49,33 +48,36 @@ def read_field() -> list[dict]:
     """
     field = json.loads((Path(__file__).parent / "field.json").read_text(encoding="utf-8"))
     field = [one | {"year": max(one["year"], 2022)} for one in field]
-    return sorted(field, key=lambda one: (one["year"], -len({*OLD} & {*one["features"]}), len(one["features"])))
+    old = {name for one in field if one["year"] == 2022 for name in one["features"]}
+    return sorted(field, key=lambda one: (one["year"], -len(old & {*one["features"]}), len(one["features"])))
 
 
 def plot_field(field, *, title=None) -> Figure:
     """Types by year across; above, how many features a type has in which it differs from a LLaMA; below, which ones.
 
-    The strips are both lenses of a type's twelve layers.
+    The rows of EXPERTS count once. The strips are both lenses of a type's twelve layers.
     """
     when = {}
     for one in field:
         for name in one["features"]:
             when.setdefault(name, []).append(one["year"])
-    rows = sorted(when, key=lambda name: (name not in OLD, np.mean(when[name])))
+    old = {name for name in when if min(when[name]) == 2022}  # seen in a type before LLaMA
+    rows = sorted(when, key=lambda name: (name not in old, np.mean(when[EXPERTS[0] if name in EXPERTS else name])))
     fig, axes = plt.subplots(4, sharex=True, figsize=(9.4, 7.0), height_ratios=(2.4, 3.1, 0.9, 0.9))
     above, middle, turns, sees = axes
     for row, name in enumerate(rows):
         at = [column for column, one in enumerate(field) if name in one["features"]]
-        middle.vlines(at, row - 0.42, row + 0.42, color=HATCH if name in OLD else INK, lw=3.2)
+        middle.vlines(at, row - 0.42, row + 0.42, color=HATCH if name in old else INK, lw=3.2)
+    middle.axhspan(rows.index(EXPERTS[0]) - 0.5, rows.index(EXPERTS[0]) + 2.5, color=HIDDEN, alpha=0.5, lw=0, zorder=0)
     middle.set(xlim=(-1, len(field)), ylim=(len(rows) - 0.4, -0.6), yticks=range(len(rows)), yticklabels=rows)
     for year in range(2022, 2027):
         here = [column for column, one in enumerate(field) if one["year"] == year]
         left, right = here[0] - 0.5, here[-1] + 0.5
-        old = np.mean([len({*OLD} & {*field[column]["features"]}) for column in here])
-        both = np.mean([len(field[column]["features"]) for column in here])
+        counted = [{*field[column]["features"]} - {*EXPERTS[1:]} for column in here]
+        grey, both = np.mean([len(one & old) for one in counted]), np.mean([len(one) for one in counted])
         look = {"width": right - left, "align": "edge", "ec": "white"}
-        above.bar(left, old, color=HATCH, **look)
-        above.bar(left, both - old, bottom=old, color=INK, **look)
+        above.bar(left, grey, color=HATCH, **look)
+        above.bar(left, both - grey, bottom=grey, color=INK, **look)
         above.text((left + right) / 2, both + 0.1, f"{both:.1f}", ha="center", va="bottom", fontsize=11)
         above.text((left + right) / 2, -0.6, f"until {year}" if year == 2022 else year, ha="center", va="bottom")
         for ax in axes[1:]:
@@ -84,7 +86,8 @@ def plot_field(field, *, title=None) -> Figure:
     fig.suptitle(title, x=0.01, ha="left")
     _strip(turns, field, "turns")
     _strip(sees, field, "sees")
-    for ax, y, text in ((above, 2.5, "mean number of\ndifferences from a LLaMA:\ngrey old, black new"),
+    for ax, y, text in ((above, 2.5, "mean number of\ndifferences from a LLaMA\n(shaded rows count once):\n"
+                         "grey: seen until 2022\nblack: new"),
                         (turns, 6, "12 layers; dark: RoPE turns\ngrey: some pairs, light: none\ndots: keeps a state"),
                         (sees, 6, "dark: sees all\nlight: sees less")):  # fmt: skip
         ax.text(-2.2, y, text, ha="right", va="center", fontsize=9)

@@ -65,17 +65,18 @@ def _place():
     return TemporaryDirectory(ignore_cleanup_errors=True)  # is emptied when Python ends
 
 
-def save_random(family: str, large: bool = True, **settings) -> tuple[nn.Module, Path]:
+def save_random(family: str, large: bool = True, seed: int = 0, **settings) -> tuple[nn.Module, Path]:
     """transformers' random model of a family, and a new folder that holds it.
 
     Args:
         family: as config.json's model_type.
         large: gains between 0.5 and 1.5, biases and sinks of size 1, matrices of 0.3, so that no part can hide.
+        seed: which weights are drawn.
         settings: by the names of config.json, besides SIZES and NONTRIVIAL_CONFIG.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     usual = AutoConfig.for_model(family)
     sizes = {name: value for name, value in SIZES.items() if hasattr(usual, name)}  # one that is not read would mislead
     config = AutoConfig.for_model(family, **sizes | NONTRIVIAL_CONFIG.get(family, {}) | settings)
