@@ -191,10 +191,12 @@ FIRSTS = (*range(0, 113, 16), 120, 124, *range(126, 131), 132, 136, 144, *range(
 
 @functools.cache
 def _second_half():
-    # (cost [nat/token], largest change of a logit) of rank 1's half of four texts, by rank 1's first position.
+    # Rank 1's half of four texts against the whole model, by its first position: change of loss [nat/token], largest
+    # change of a logit, share of tokens whose loss falls by more than rounding.
     model, windows = bundled(), held_out_windows()[::4]
     cache, own = model.new_cache(len(windows), 2 * HALF), model.rotation_and_mask
     with torch.no_grad():
+        whole = model(windows[:, :-1])[:, HALF:]
         model(windows[:, :HALF], cache)  # rank 0's keys, in their places
 
     def read(first):
@@ -203,13 +205,13 @@ def _second_half():
         with torch.no_grad():
             return model(windows[:, HALF:-1], cache)
 
-    right = read(HALF)
-    loss = functools.partial(F.cross_entropy, target=windows[:, HALF + 1 :])
+    loss = functools.partial(F.cross_entropy, target=windows[:, HALF + 1 :], reduction="none")
 
     @functools.cache
     def measured(first):
         logits = read(first)
-        return (loss(logits.mT) - loss(right.mT)).item(), (logits - right).abs().max().item()
+        cost = loss(logits.mT) - loss(whole.mT)
+        return cost.mean().item(), (logits - whole).abs().max().item(), (cost < -1e-4).float().mean().item()
 
     return measured
 
@@ -228,7 +230,7 @@ def explore_drag() -> Explorer:
         strip.text(at, -0.75, at, ha="center", va="top", fontsize=9)
     strip.plot([HALF, HALF], [-0.7, 1.1], color=INK, lw=1, ls="--")
     names = "loss of rank 1's half, change [nat/token]", "largest change of a logit"
-    tops, curves = (1.5, 18), np.array([measured(first) for first in FIRSTS]).T
+    tops, curves = (1.5, 18), np.array([measured(first)[:2] for first in FIRSTS]).T
     for column, (ax, name, top, curve) in enumerate(zip(axes, names, tops, curves, strict=True)):
         ax.set_position((0.07 + 0.5 * column, 0.13, 0.41, 0.49))
         ax.plot(FIRSTS, curve, color=PALE, lw=1.5)
@@ -244,63 +246,61 @@ def explore_drag() -> Explorer:
     words = [ax.text(0, 0, "", color=WRONG, ha="center", va="bottom", weight="bold", bbox=box) for ax in axes]
 
     def draw(first):
-        cost, gap = measured(first)
+        cost, gap, lower = measured(first)
         block.set_verts([[(first, 0.4), (first + HALF, 0.4), (first + HALF, 1.1), (first, 1.1)]])
         left = first < 230  # where its name has room
         label.set(text=f"rank 1, from {first}", x=first + (134 if left else -6), ha="left" if left else "right")
-        for dot, word, value, top, says in zip(dots, words, (cost, gap), tops, ("{:+.2f}", "{:.1f}"), strict=True):
+        for dot, word, value, top, says in zip(dots, words, (cost, gap), tops, ("{:+.3f}", "{:.1f}"), strict=True):
             dot.set_data([first], [value])
-            word.set(text=says.format(value), x=min(max(first, 22), 362), y=min(value + 0.08 * top, 0.88 * top))
+            word.set(text=says.format(value), x=min(max(first, 36), 348), y=min(value + 0.08 * top, 0.88 * top))
         off = "where it belongs" if first == HALF else f"{abs(first - HALF)} too {'low' if first < HALF else 'high'}"
         return (
-            f"Rank 1 counts from {first}, {off}. The loss on its half changes by {cost:+.3f}, and one logit changes by "
-            f"{gap:.2g}, the largest change."
+            f"Rank 1 counts from {first}, {off}. The loss on its half changes by {cost:+.4f} and falls for {lower:.0%} "
+            f"of the tokens. One logit changes by {gap:.2g}, the largest change."
         )
 
     controls = {"first": slider("rank 1's first position", 0, 0, 384, says="rank 1 counts from {}")}
-    alt = (
-        "Above, rank 1's tokens as a bar that slides along the positions. Below, against its first position: the loss, "
-    )
-    return Explorer(figure, draw, controls, alt + "a rounded V at 128, and the largest logit change, a sharp notch.")
+    alt = "Above, rank 1's tokens as a bar on the positions. Below, against its first position: change of the loss, "
+    return Explorer(figure, draw, controls, alt + "flat around 128, and the largest of a logit, a sharp notch at 128.")
 
 
 def explore_devices() -> Explorer:
-    """The time of a written token on 1 to 64 devices, beside one device that could hold the model."""
-    models, devices, top = {"1B": "llama-3.2-1b", "8B": "llama-3-8b", "70B": "llama-2-70b"}, 2 ** np.arange(7), 1.3
+    """The time of a written token on 1 to 8 devices (no model here has more KV heads): how many are best?"""
+    models, devices, top = {"1B": "llama-3.2-1b", "8B": "llama-3-8b", "70B": "llama-2-70b"}, 2 ** np.arange(4), 1.3
     sizes = {name: 2 * count_parameters(PRESETS[preset]) for name, preset in models.items()}  # bytes in bfloat16
     figure, ax = new_figure(1)
-    ax.set(xlim=(-0.6, 6.6), ylim=(0, top), xlabel="devices", ylabel="time of a token (one device: 1)")
-    ax.set_xticks(range(7), devices)
+    ax.set(xlim=(-0.6, 3.6), ylim=(0, top), xlabel="devices", ylabel="time of a token (one device: 1)")
+    ax.set_xticks(range(4), devices)
     ax.axhline(1, color=INK, lw=1, ls=":")
 
     # What moves: what each bar is made of, how many times as fast it is.
-    reading = ax.bar(range(7), [0] * 7, width=0.62, fc=QUERY)
-    waiting = ax.bar(range(7), [0] * 7, width=0.62, fc=HIDDEN)
+    reading = ax.bar(range(4), [0] * 4, width=0.62, fc=QUERY)
+    waiting = ax.bar(range(4), [0] * 4, width=0.62, fc=HIDDEN)
     box = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none"}
-    faster = [ax.text(at, 0, "", ha="center", va="bottom", weight="bold", bbox=box) for at in range(7)]
+    faster = [ax.text(at, 0, "", ha="center", va="bottom", weight="bold", bbox=box) for at in range(4)]
     reads_weights = ax.text(0, 0.5, "reads\nweights", ha="center", va="center")
     note = ax.text(0, 0, "waits", color=GREY, va="center")
 
-    def draw(model, wait):
-        one, n_exchanges = sizes[model] / 3.35e12, 2 * PRESETS[models[model]].n_layers + 2  # [s]
-        reads, waits = 1 / devices, n_exchanges * wait * 1e-6 / one * (devices > 1)
-        for bar, below, height in zip(waiting, reads, waits, strict=True):
-            bar.set(y=below, height=height)
-        for bar, height in zip(reading, reads, strict=True):
-            bar.set_height(height)
+    def draw(model, ring, wait):
+        one, n_exchanges = sizes[model] / 3.35e9, 2 * PRESETS[models[model]].n_layers + 2  # [ms]
+        share = (devices - 1) / 7 if ring else devices > 1  # of the wait among 8
+        reads, waits = 1 / devices, n_exchanges * wait * 1e-3 / one * share
         times = reads + waits
-        for text, time in zip(faster, times, strict=True):
+        for low, high, text, read, time in zip(reading, waiting, faster, reads, times, strict=True):
+            low.set_height(read)
+            high.set(y=read, height=time - read)
             text.set(y=min(time, top - 0.12) + 0.02, text=f"{1 / time:.1f}×")
         reads_weights.set_color("white")  # so that it is drawn above its bar
-        note.set(x=6.35, y=min(top - 0.05, (reads + waits / 2)[-1]))
-        best = int(times.argmin())
-        ax.set_title(f"Llama {model}: 8 devices are {1 / times[3]:.1f} times as fast as one")
-        return (
-            f"One device reads the weights in {1000 * one:.1f} ms. On more, {n_exchanges} exchanges of {wait} µs take "
-            f"{1e-3 * n_exchanges * wait:.1f} ms. Fastest: {devices[best]}, {1 / times[best]:.1f} times."
-        )
+        note.set(x=3.35, y=min(top - 0.05, (reads + waits / 2)[-1]))
+        best = devices[times.argmin()]
+        are = f"{best} devices are best, {1 / min(times):.1f} times as fast as one" if best > 1 else "1 device is best"
+        ax.set_title(f"Llama {model}: {are}")
+        told = ", ".join(f"{n}: {one / n:.2f} + {one * waited:.2f}" for n, waited in zip(devices, waits, strict=True))
+        return f"{n_exchanges} exchanges. Reading + waiting [ms] on {told}. Llama {model}: {are}."
 
-    wait = slider("an exchange takes", 15, 1, 100, unit="µs")
-    controls = {"model": switch("model", list(models)[::-1]), "wait": wait}
-    alt = "A bar for each of 1 to 64 devices, the time of a token: reading weights below, waiting for others above. "
+    ways = ("is the same for any number", False), ("grows with the ring's steps", True)
+    ring = switch("the wait", ways, says="the wait {}")
+    wait = slider("an exchange among 8 takes", 15, 1, 100, unit="µs")
+    controls = {"model": switch("model", list(models)[::-1]), "ring": ring, "wait": wait}
+    alt = "A bar for each of 1, 2, 4 and 8 devices, the time of a token: reading weights below, waiting above. "
     return Explorer(figure, draw, controls, alt + "A dotted line is one device.")
