@@ -107,14 +107,9 @@ def _name(text):
     return text.strip() or ("(space)" if "\n" not in text else "(new line)" if text == "\n" else "(new line, indented)")
 
 
-def only_turn(block, x, *rest):
-    """Notebook 00, 0.4: the direction that a block gives to each vector, at the length with which it came."""
-    return _as_long(TransformerBlock.forward(block, x, *rest), x)
-
-
-def only_length(block, x, *rest):
-    """The length that a block gives to each vector, in the direction in which it came."""
-    return _as_long(x, TransformerBlock.forward(block, x, *rest))
+def _keeps(keep):
+    """For a block that makes y of x: of keep(x, y) the direction of each first vector and the length of each second."""
+    return lambda block, x, *rest: _as_long(*keep(x, TransformerBlock.forward(block, x, *rest)))
 
 
 def random_turn(block, x, *rest):
@@ -129,8 +124,9 @@ def _as_long(vectors, others):
     return F.normalize(vectors, dim=-1) * others.norm(dim=-1, keepdim=True)
 
 
-HALVES = {
-    "only its turn": only_turn,
-    "only its length": only_length,
+HALVES = {  # stand-ins of notebook 00, 0.4
+    "only its turn": _keeps(lambda x, y: (y, x)),
+    "its turn, one factor": _keeps(lambda x, y: (y, x * (y.norm(dim=-1).mean() / x.norm(dim=-1).mean()))),
+    "only its length": _keeps(lambda x, y: (x, y)),
     "a random turn": random_turn,
 }

@@ -327,15 +327,15 @@ def test_a_click_on_a_word_of_00_follows_this_word():
 
 def test_the_control_of_00_turns_each_vector_by_the_blocks_angle_and_makes_it_as_long():
     model = load_checkpoint(TINY_LLAMA).requires_grad_(False)
-    block, (cos, sin, _) = model.layers[4], model.rotation_and_mask(9)
-    x = model.tok_embeddings(torch.arange(9)[None])
+    block, (cos, sin, _), x = model.layers[4], model.rotation_and_mask(9), model.tok_embeddings(torch.arange(9)[None])
     whole, made = block(x, cos, sin), {name: half(block, x, cos, sin) for name, half in HALVES.items()}
     asked = {"only its turn": (whole, x), "only its length": (x, whole), "a random turn": (whole, whole)}
+    asked["its turn, one factor"] = (whole, x * whole.norm(dim=-1).mean() / x.norm(dim=-1).mean())
     for name, (turned, long) in asked.items():
         torch.testing.assert_close(made[name].norm(dim=-1), long.norm(dim=-1))
         angles = [torch.cosine_similarity(x, one, dim=-1) for one in (made[name], turned)]
         torch.testing.assert_close(*angles, atol=1e-5, rtol=0)
-    torch.testing.assert_close(torch.cosine_similarity(made["only its turn"], whole, dim=-1), torch.ones(1, 9))
+    assert min(torch.cosine_similarity(made[name], whole, dim=-1).min() for name in made if "its turn" in name) > 0.9999
     assert torch.cosine_similarity(made["a random turn"], whole, dim=-1).max() < 0.99
 
 
@@ -553,11 +553,11 @@ FOUND = [  # explorer, its controls, words of what it tells; what it tells at fi
     ("writing", {"temperature": 0.0}, "; 1 of 1,024 tokens can be drawn."),
     ("writing", {"show": "the step, without a cache"}, "it turns 25 of 25 keys, computes 325 attention weights"),
     ("drafts", {"n_draft": 0}, "took 48 calls; 0 stayed from drafts, 0 were refused. Four texts at this temp"),
-    ("sums", {"ffn": True}, "Logits right. Gradients: 9 of 56 right"),
     ("sums", {"ffn": True, "attention": True}, "Gradients: 56 of 56 right. For the embedding both ranks get the same"),
     ("sums", {"o": False, "ffn": True, "attention": True}, "Logits off by 66%. Gradients: 0 of 56 right"),
     ("ring", {"n": 6, "step": 10}, "Each rank has sent 1.67 of the tensor."),
-    ("devices", {"model": "1B", "wait": 40}, "Fastest: 1, 1.0 times."),
+    ("devices", {"model": "1B", "ring": True}, "0.22, 8: 0.09 + 0.51. Llama 1B: 4 devices are best, 1.8 times"),
+    ("drag", {"first": 127}, "1 too low. The loss on its half changes by -0.0014 and falls for 4"),
     ("start", {"work": "is skipped"}, "reads nothing, and is turned by 0°. Likeliest next: “(new line, indented)”"),
     ("start", {"noun": "class"}, "Likeliest next: “class”, probability 0.36."),
     ("start", {"noun": "method"}, "Likeliest next: “(new line)”, probability 0.15."),  # not the noun itself
