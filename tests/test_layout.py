@@ -121,7 +121,7 @@ LINES = {  # at most, of each room; if one grows, another must shrink
     "checks/**/*": 6095, "tools/**/*": 980, "teaching/**/*": 4620, "tests/**/*": 10735,
 }  # fmt: skip
 # Lines of helpers, explorers, beyond and checks after a notebook's last cell; 05 wires and judges all parts.
-LOADED = {"00": 2880, "01": 3960, "02": 4160, "03": 4270, "04": 4400, "05": 7700}
+LOADED = {"00": 2880, "01": 3975, "02": 4160, "03": 4270, "04": 4400, "05": 7700}
 
 
 def lines_of(paths):
