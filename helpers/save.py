@@ -71,7 +71,7 @@ def save_checkpoint(model: Llama, folder: str | Path, tokenizer: Tokenizer | Non
             split = {"split_special_tokens": True} if tokenizer.encode_special_tokens else {}
             files["tokenizer_config.json"] = {"tokenizer_class": "PreTrainedTokenizerFast", **end, **split}
         for name, content in files.items():
-            (new / name).write_text(json.dumps(content, indent=2, default=int) + "\n", encoding="utf-8")
+            (new / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         if card is not None:
             (new / "README.md").write_text(card, encoding="utf-8")
         (new / "model.safetensors").chmod((new / "config.json").stat().st_mode)  # save_file lets only the owner read
@@ -109,7 +109,7 @@ def config_to_hugging_face(config: LlamaConfig, dtype: torch.dtype = torch.float
     if scaling["type"] == "ntk":
         theta, scaling = theta * scaling["factor"] ** (config.head_dim / (config.head_dim - 2)), {"type": "default"}
     elif scaling["type"] == "llama3":
-        scaling = LLAMA3_SCALING | scaling
+        scaling = {key: n if isinstance(n, str | float) else int(n) for key, n in (LLAMA3_SCALING | scaling).items()}
     rope = {"rope_type": scaling.pop("type"), **scaling}
     return {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama",

@@ -176,7 +176,7 @@ def latent(model: Relative, content: dict):
     rank, q_rank = content["kv_lora_rank"], content["q_lora_rank"]
     still, turned, v_dim = content["qk_nope_head_dim"], content["qk_rope_head_dim"], content["v_head_dim"]
     for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "q_lora_rank"):
-        require_whole(name, 1 if name == "q_lora_rank" and q_rank is None else content[name], 1)
+        require_whole(name, content[name], 1, or_none=name == "q_lora_rank")
     if config.n_kv_heads != config.n_heads or v_dim > config.head_dim:
         raise ValueError(f"num_key_value_heads={config.n_kv_heads} must be num_attention_heads={config.n_heads}, and "
                          f"v_head_dim={v_dim} at most {config.head_dim}: use another checkpoint.")  # fmt: skip

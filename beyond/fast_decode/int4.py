@@ -49,12 +49,11 @@ class Int4Matrix:
     def _strips(self, rows, join):
         # The whole matrix in strips (n, n_in, rows), some at a time, in float32; rows and join are those of _order.
         codes = self.codes.view(-1, len(self.scales), GROUP, rows // 2)
-        scales = self.scales.unflatten(1, (-1, 1, rows)).transpose(0, 1)  # (n_strips, n_in / 32, 1, rows, 2)
-        n = max(1, WIDENED // (rows * GROUP * len(self.scales)))
-        for part, scale in zip(codes.split(n), scales.split(n), strict=True):
-            numbers, scale = join((part & 15, part >> 4), -1).view(*part.shape[:3], rows).float(), scale.float()
-            size, least = scale[..., 0].contiguous(), scale[..., 1] - 8 * scale[..., 0]
-            yield numbers.mul_(size).add_(least).flatten(1, 2)  # in place, it takes two thirds of the time
+        size, offset = self.scales.float().unflatten(1, (-1, 1, rows)).permute(4, 1, 0, 2, 3).contiguous()
+        n = max(1, WIDENED // (rows * GROUP * len(self.scales)))  # strips; size is (n_strips, n_in / 32, 1, rows)
+        for part, times, plus in zip(codes.split(n), size.split(n), (offset - 8 * size).split(n), strict=True):
+            numbers = join((part & 15, part >> 4), -1).view(*part.shape[:3], rows).float()
+            yield numbers.mul_(times).add_(plus).flatten(1, 2)  # in place
 
 
 def needs_gradient(x):

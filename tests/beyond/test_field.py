@@ -45,8 +45,7 @@ def test_the_map_has_a_mark_for_each_feature_and_a_cell_for_each_layer():
     above, middle, turns, sees = plot_field(field).axes
     old = {name for one in field if one["year"] == 2022 for name in one["features"]}  # of all types until 2022
     assert {label.get_text() for label in middle.get_yticklabels()[: len(old)]} == old
-    marks = [len(lines.get_segments()) for lines in middle.collections]
-    assert sum(marks) == sum(len(one["features"]) for one in field)
+    assert sum(len(marks.get_segments()) for marks in middle.collections) == sum(len(one["features"]) for one in field)
     once = [len({EXPERTS[0] if name in EXPERTS else name for name in one["features"]}) for one in field]
     assert sum(bar.get_height() * bar.get_width() for bar in above.patches) == pytest.approx(sum(once))
     assert turns.collections[0].get_array().shape == sees.collections[0].get_array().shape == (12, len(field))

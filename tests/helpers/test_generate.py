@@ -72,9 +72,8 @@ def test_a_seed_repeats_a_text_and_leaves_the_global_random_state_alone(model, t
     sample, before = partial(generate, model, tokens, 10, temperature=1.0), torch.get_rng_state()
     assert torch.equal(sample(seed=4), sample(seed=4))
     assert not torch.equal(sample(seed=4), sample(seed=5))
-    four = np.int64(4)  # whole numbers of numpy will do
-    assert torch.equal(sample(seed=four, top_k=four, stop=[four]), sample(seed=4, top_k=4, stop=4))
-    assert generate(model, [[*map(np.int64, PROMPTS[0])]], four) == generate(model, PROMPTS[:1], 4)
+    assert torch.equal(sample(seed=np.int64(4), top_k=np.int64(4), stop=[np.int64(4)]), sample(seed=4, top_k=4, stop=4))
+    assert generate(model, [[*map(np.int64, PROMPTS[0])]], np.int64(4)) == generate(model, PROMPTS[:1], 4)
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(1)
     first, second = sample(), sample()  # without a seed the global state decides
