@@ -10,7 +10,7 @@ def stored_result(name: str) -> dict:
     """The numbers of a run that takes too long for a notebook, as a script in benchmarks/experiments has written them.
 
     Args:
-        name: "training", "feed_forward", "induction", "residual", "dose" or "product".
+        name: "training", "feed_forward", "induction", "residual", "dose", "product" or "kv_heads".
 
     Raises:
         ValueError: if there is no such result; the text lists those there are.
