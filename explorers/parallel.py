@@ -265,42 +265,42 @@ def explore_drag() -> Explorer:
 
 
 def explore_devices() -> Explorer:
-    """The time of a written token on 1 to 8 devices (no model here has more KV heads): how many are best?"""
+    """The time of a call on 1 to 8 devices (no model here has more KV heads): which number is best?"""
     models, devices, top = {"1B": "llama-3.2-1b", "8B": "llama-3-8b", "70B": "llama-2-70b"}, 2 ** np.arange(4), 1.3
-    sizes = {name: 2 * count_parameters(PRESETS[preset]) for name, preset in models.items()}  # bytes in bfloat16
+    sizes = {name: 2 * count_parameters(PRESETS[preset]) for name, preset in models.items()}  # bytes; FLOPs of a token
     figure, ax = new_figure(1)
-    ax.set(xlim=(-0.6, 3.6), ylim=(0, top), xlabel="devices", ylabel="time of a token (one device: 1)")
+    ax.set(xlim=(-0.6, 3.6), ylim=(0, top), xlabel="devices", ylabel="time of a call (one device: 1)")
     ax.set_xticks(range(4), devices)
     ax.axhline(1, color=INK, lw=1, ls=":")
 
-    # What moves: what each bar is made of, how many times as fast it is.
-    reading = ax.bar(range(4), [0] * 4, width=0.62, fc=QUERY)
-    waiting = ax.bar(range(4), [0] * 4, width=0.62, fc=HIDDEN)
+    # What moves: what each bar is made of, how many times as fast it is, what the last bar's parts are.
+    bars = [ax.bar(range(4), [0] * 4, width=0.62, fc=color) for color in (QUERY, HIDDEN, KEY)]
     box = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none"}
     faster = [ax.text(at, 0, "", ha="center", va="bottom", weight="bold", bbox=box) for at in range(4)]
-    reads_weights = ax.text(0, 0.5, "reads\nweights", ha="center", va="center")
-    note = ax.text(0, 0, "waits", color=GREY, va="center")
+    works = ax.text(0, 0.5, "", color="white", ha="center", va="center")
+    notes = [ax.text(3.35, 0, text, color=color, va="center") for text, color in (("waits", GREY), ("sends", KEY))]
 
-    def draw(model, ring, wait):
-        one, n_exchanges = sizes[model] / 3.35e9, 2 * PRESETS[models[model]].n_layers + 2  # [ms]
-        share = (devices - 1) / 7 if ring else devices > 1  # of the wait among 8
-        reads, waits = 1 / devices, n_exchanges * wait * 1e-3 / one * share
-        times = reads + waits
-        for low, high, text, read, time in zip(reading, waiting, faster, reads, times, strict=True):
-            low.set_height(read)
-            high.set(y=read, height=time - read)
+    def draw(model, tokens, wait):
+        config, reads, computes = PRESETS[models[model]], sizes[model] / 3.35e9, sizes[model] * tokens / 989e9  # [ms]
+        n_exchanges, one = 2 * config.n_layers + 2, max(reads, computes)
+        sends = n_exchanges * 2 * (1 - 1 / devices) * tokens * 2 * config.dim / 450e6  # in a ring, 2 bytes a number
+        parts = np.stack([one / devices, n_exchanges * wait * 1e-3 * (devices > 1), sends])
+        tops, times = parts.cumsum(0) / one, parts.sum(0) / one
+        for piece, height, high in zip(sum(bars, ()), (parts / one).flat, tops.flat, strict=True):
+            piece.set(y=high - height, height=height)
+        for text, time in zip(faster, times, strict=True):
             text.set(y=min(time, top - 0.12) + 0.02, text=f"{1 / time:.1f}×")
-        reads_weights.set_color("white")  # so that it is drawn above its bar
-        note.set(x=3.35, y=min(top - 0.05, (reads + waits / 2)[-1]))
+        works.set_text("reads\nweights" if reads > computes else "computes")
+        for note, part, high in zip(notes, parts[1:, -1] / one, tops[1:, -1], strict=True):
+            note.set(y=min(top - 0.05, high - part / 2), visible=bool(part > 0.04))
         best = devices[times.argmin()]
         are = f"{best} devices are best, {1 / min(times):.1f} times as fast as one" if best > 1 else "1 device is best"
         ax.set_title(f"Llama {model}: {are}")
-        told = ", ".join(f"{n}: {one / n:.2f} + {one * waited:.2f}" for n, waited in zip(devices, waits, strict=True))
-        return f"{n_exchanges} exchanges. Reading + waiting [ms] on {told}. Llama {model}: {are}."
+        told = ", ".join("{}: {:.2f} + {:.2f} + {:.2f}".format(*row) for row in zip(devices, *parts, strict=True))
+        what = "Reading" if reads > computes else "Computing"
+        return f"{n_exchanges} exchanges. {what} + waiting + sending [ms] on {told}. Llama {model}: {are}."
 
-    ways = ("is the same for any number", False), ("grows with the ring's steps", True)
-    ring = switch("the wait", ways, says="the wait {}")
-    wait = slider("an exchange among 8 takes", 15, 1, 100, unit="µs")
-    controls = {"model": switch("model", list(models)[::-1]), "ring": ring, "wait": wait}
-    alt = "A bar for each of 1, 2, 4 and 8 devices, the time of a token: reading weights below, waiting above. "
-    return Explorer(figure, draw, controls, alt + "A dotted line is one device.")
+    tokens, wait = slider("tokens at once", 1, 0, 4, 0.5, log=True), slider("an exchange takes", 15, 1, 100, unit="µs")
+    controls = {"model": switch("model", list(models)[::-1]), "tokens": tokens, "wait": wait}
+    alt = "A bar for each of 1, 2, 4 and 8 devices, the time of a call: reading or computing below, then waiting, then "
+    return Explorer(figure, draw, controls, alt + "sending. A dotted line is one device.")
