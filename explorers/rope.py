@@ -32,7 +32,7 @@ def losses(model, texts, angles, window=None):
     return F.cross_entropy(logits.mT, texts[:, 1:], reduction="none").cpu()
 
 
-def explore_rope() -> Explorer:
+def explore_rope(position=20, distance=3, pair=2) -> Explorer:
     """Clock hands of the eight pairs of a head of 16, for a query and a key that move along a text."""
     head_dim, n_pairs, farthest = 16, 8, 100
 
@@ -90,10 +90,10 @@ def explore_rope() -> Explorer:
         )
 
     controls = {
-        "position": slider("position of the query", 20, 0, farthest, says="query at {}"),
-        "distance": slider("key: how far back", 3, 0, 50, says="key {} back"),
+        "position": slider("position of the query", position, 0, farthest, says="query at {}"),
+        "distance": slider("key: how far back", distance, 0, 50, says="key {} back"),
         "base": slider("base", 10_000.0, 2, 6, 0.1, log=True),
-        "pair": slider("enlarged pair", 2, 0, n_pairs - 1),
+        "pair": slider("enlarged pair", pair, 0, n_pairs - 1),
     }
     parts = {("pair", i): within(clocks, x - 1.2, y - 2.4, x + 1.2, y + 1.2) for i, (x, y) in enumerate(centres)}
     alt = "A ruler with a query and a key; eight clocks, one per pair, with a solid blue query hand and a dashed "

@@ -4,9 +4,17 @@ import re
 
 NUMBER = re.compile(r"(?<![\w.,-])(?:\d[\d,]*\.\d+|\d[\d,]*\d)(?!\w|\.\d)")  # of one digit it says little
 READ = re.compile(r"#.*|\"[^\"\n]* [^\"\n]*\"|'[^'\n]* [^'\n]*'")  # comments, and texts with a space in them
-
-
 PAUSE = "**Pause.**"  # how the cell begins behind which the second lesson starts
+
+
+def lesson_cells(notebook) -> list:
+    """The cells outside "## Exercises" and "## Solutions", and outside exercises that stand where they are taught."""
+    kept, left = [], [False, False]
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown" and (heading := re.match(r"##(#*) (.*)", cell.source)):
+            left = [left[0] if heading[1] else heading[2] in ("Exercises", "Solutions"), "Exercise " in heading[2]]
+        kept += [] if any(left) else [cell]
+    return kept
 
 
 def minutes(notebook) -> list[float]:
@@ -14,18 +22,13 @@ def minutes(notebook) -> list[float]:
 
     Three quarters of a minute for 100 words, 0.6 for a line of code that does more than draw or import, 3 for a figure.
     """
-    lessons, aside = [0.0], False
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown" and (heading := re.match(r"## (.*)", cell.source)):
-            aside = heading[1].startswith(("Exercises", "Solutions"))
-        if aside:
-            continue
+    lessons = [0.0]
+    for cell in lesson_cells(notebook):
         if cell.cell_type == "markdown":
             lessons[-1] += 0.75 * words_in(cell.source) / 100
             lessons += [0.0] * cell.source.startswith(PAUSE)
-            continue
-        lessons[-1] += 3 * any("image/png" in output.get("data", {}) for output in cell.outputs)
-        if "figure" not in cell.metadata.get("tags", []):
+        lessons[-1] += 3 * any("image/png" in output.get("data", {}) for output in cell.get("outputs", []))
+        if cell.cell_type == "code" and "figure" not in cell.metadata.get("tags", []):
             lessons[-1] += 0.6 * len(re.findall(r"^ *(?!import |from |\s)\S", cell.source, re.M))
     return lessons
 
@@ -41,23 +44,20 @@ LINK = r"\b(because|since|so|but|therefore|thus|however|although|though|hence|fo
 
 
 def telling(notebook) -> tuple[float, float]:
-    """(colons inside sentences, words that link two thoughts) per 1,000 words of running text before the exercises.
+    """(colons inside sentences, words that link two thoughts) per 1,000 words of running text.
 
     Running text is paragraphs, lists and folds. Headings, tables, formulas, code, labels, the questions from earlier
     notebooks and the outlook do not count. A good teacher needs few of the first and many of the second.
     """
     running = []
-    for cell in notebook.cells:
-        if re.match("## +Exercises", cell.source):
-            break
+    for cell in lesson_cells(notebook):
         if cell.cell_type == "markdown" and not re.search(r"^#+ *(From earlier|What comes next)", cell.source, re.M):
             text = re.sub(r"```.*?```|\$\$.*?\$\$|</?details>|<summary>.*?</summary>", " ", cell.source, flags=re.S)
             text = re.sub(r"^(#|\||\*\*(Minutes|Before|Papers)).*$|\*\*Predict\.\*\*", "", text, flags=re.M)
             running.append(re.sub(r"\$[^$]*\$|`[^`]*`", "X", re.sub(r"\]\([^)]*\)", "]", text)).replace("*", ""))
     text = "\n".join(running)
     thousands = len(text.split()) / 1000
-    found = (re.findall(r'[\w)"”]: +\S', text), re.findall(LINK, text, re.I))
-    return tuple(len(one) / thousands for one in found)
+    return tuple(len(re.findall(one, text, re.I)) / thousands for one in (r'[\w)"”]: +\S', LINK))
 
 
 def answers_seen(notebook) -> list[tuple[str, str, set[str]]]:

@@ -36,7 +36,7 @@ class Assignment:
     """What the course asks for: the learner's function and the check that it is handed to."""
 
     notebook: str  # name without its ending: "01_rmsnorm"
-    title: str  # "1. RMSNorm from memory"
+    title: str  # "1. RMSNorm for many tokens"
     function: str
     check: str
     stub: str  # the definition that is handed out, as ast.dump writes it
