@@ -231,20 +231,20 @@ def _one_sees_all(position, visible, n_query, n_cached):
 
 
 HALF = "one logit is off by half of what may be"
-LARGEST_LOGIT = 5.5  # about, of a small LLaMA with large weights
+LARGEST_LOGIT = 19  # about, of a small LLaMA, in standard deviations of its head's weights
 
 
 def _one_logit_off(times, *where):
-    """One logit is off by so many times what may be: "pieces" after the first, padded "rows", or another "future"."""
+    """One logit is off by so many times what may be: in the second of "pieces", padded "rows", or another "future"."""
 
     def forward(model, tokens, cache=None, last_only=False, n_pad=None):
-        read, off = cache.length if cache else 0, times * 1e-4 * LARGEST_LOGIT
+        read, off = cache.length if cache else 0, times * 1e-4 * LARGEST_LOGIT * model.lm_head.weight.std()
         logits = Llama.forward(model, tokens, cache, last_only, n_pad)
-        if "pieces" in where and read:
+        if "pieces" in where and read and vars(cache).setdefault("second", read) == read:
             logits[-1, 0, 7] -= off
         if "rows" in where and read and cache.n_pad is not None:
             logits[cache.n_pad > 0, -1, 7] -= off
-        if "future" in where and cache is None:  # than that of the first tokens of this shape
+        if "future" in where and not read:  # than that of the first tokens of this shape
             first = vars(model).setdefault("first", {}).setdefault(tokens.shape, tokens.clone())
             logits[(tokens != first)[:, 1:].any(1), 0, 7] -= off
         return logits
@@ -324,10 +324,10 @@ FINDS = {  # each bug: the property that is to find it, and how; those before it
     "norm over the rows": (2, "Does the row stand once alone and once beside another row?"),
     "padding is forgotten by a later piece of several": (2, READ_ON),
     "the first token of a padded row sees its padding": (2, "Do you compare all logits of the row, not the last one?"),
-    "one logit of a piece is slightly off": (1, LARGEST_WITH_LARGEST),
+    "one logit of a piece is slightly off": (1, f"Are all pieces compared? {LARGEST_WITH_LARGEST}"),
     "one logit of a padded row is slightly off": (2, f"Is the last one compared, too? {LARGEST_WITH_LARGEST}"),
     "one logit of a padded row is nan": (2, "nan is no number: is a gap <= the limit, and not only not larger?"),
-    "one logit hangs slightly on later tokens": (0, LARGEST_WITH_LARGEST),
+    "one logit hangs slightly on later tokens, with new weights": (0, LARGEST_WITH_LARGEST),
     "mask shows the next token, with new weights": (0, "Do you compare all numbers, not the likeliest alone?"),
 }
 SMALLER = "Is the limit 1e-4 of the largest logit, not a part of it, nor 1e-4 of each logit?"

@@ -171,7 +171,7 @@ ROWS = Exercise(rows, [
          (*_heads_inputs(3, 8, 2, 1, 300, 8, 110)[:3], FOR_ONE[0, 0])),
     Case("bfloat16, one query, 80 keys, 1 key/value head, visible (B, 1, T, S)",
          each(torch.bfloat16, *_heads_inputs(2, 4, 1, 1, 80, 8, 130, 1.0)[:3], FOR_ONE[..., :80]), FOUR),
-    Case("gradients", _heads_inputs(2, 4, 2, 2, 3, 4, 120), gradients=3),
+    Case("gradients", _heads_inputs(2, 4, 2, 2, 3, 4, 120), gradients=3, also="half, meta"),
     Case("gradients, one query, visible (B, 1, T, S)",
          (*_heads_inputs(2, 4, 2, 1, 4, 4, 140)[:3], THREE[:2, :, :1]), FOUR, gradients=3, also="half, meta"),
 ], [  # known mistakes

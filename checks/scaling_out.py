@@ -256,9 +256,11 @@ SCALE = {2: 1.0, 4: 1e-6}  # of the loss, by ranks: a small gradient counts, too
 
 
 def _learns(texts, scale, model):
-    """All logits, as one vector, and the gradients of both texts together, {name: gradient}."""
+    """All logits, as one vector, and the gradients of both texts together, after a step, {name: gradient}."""
     logits, cache = [], model.new_cache(1)
-    for tokens in texts:
+    for place, tokens in enumerate((texts[0], *texts)):
+        if place == 1:
+            model.zero_grad()
         logits.append(model(tokens[:, :-1]))
         (scale * F.cross_entropy(logits[-1].mT, tokens[:, 1:])).backward()
     with torch.no_grad():
@@ -297,7 +299,7 @@ def _hooked(names):
 ONE_BRANCH = "A block has two places where the stream is read. Do you sum at both?"
 TWICE = "Do the ranks have parts there? Where all have the same gradient, a sum makes it n times as large."
 check_mend_split = check_of(Exercise(mend_split, [
-    Case("2 ranks, model.train()", ("large weights", 2)),
+    Case("2 ranks, model.train(), after zero_grad()", ("large weights", 2)),
     Case("4 ranks, model.eval(), a loss times 1e-6", ("large weights", 4),
          "Is there a sum in eval mode, too, where T is 1, and of the smallest gradient?"),
 ], [  # known mistakes

@@ -63,6 +63,6 @@ def require_unchanged(model, before):
         raise Wrong(*HOOK_LEFT)
     if modes != before[1]:
         said = "a model is left in another mode: train or eval, requires_grad, or another forward."
-        raise Wrong(said, "Look at a model, and leave it as it was.")
+        raise Wrong(said, "Look at a model, and leave it as it was. Each module and each weight has a mode of its own.")
     if any(not torch.allclose(one, tensors[name], 0, 0, equal_nan=True) for name, one in before[2].items()):
         raise Wrong("a model's weights are changed.", "Look at a model, and leave it as it was.")

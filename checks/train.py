@@ -284,7 +284,7 @@ check_accumulated_step = check_of(Exercise(accumulated_step, [
          _accumulates(WITH_GRADIENTS, _padded(6, 3, 4, spare=0), 8), WHOLE),
     Case("3 rows, padded with other tokens, two at once, old gradients, a frozen matrix, one not in the optimizer",
          _accumulates(FROZEN, _padded(6, 3, 4, fill=None, spare=0), 2), MIXED),
-    Case("a micro-batch without a prediction", _accumulates(3, _padded(6, 4, 1, 1, 5), 2), UNEVEN),
+    Case("a micro-batch without a prediction", _accumulates(3, _padded(6, 4, 1, 1, 1, 5, 5), 2), UNEVEN),
 ], [  # known mistakes
     ("Yours is the mean of the micro-batches' means.", _step(SHARE, "nats[asked].mean().nan_to_num() / len(parts)")),
     ("Is it one mean over all? You add up the micro-batches' means.", _step(SHARE, "nats[asked].mean().nan_to_num()")),

@@ -147,7 +147,8 @@ WRONG["rows"] |= {
             q, k, v, visible).to(torch.float32 if q.dtype == torch.float16 else q.dtype)),
     "one_query_of_two_axes_sees_all": ("one query, 300 keys", _where(
         lambda k, mask: len(mask) == 1 and k.shape[2] > 3, _seeing(lambda mask: mask | True))),
-    "triangle_of_its_own": ("not a causal one", _seeing(_causal)),
+    "two_axes_on_the_cpu": ("device=x.device", _where(lambda k, mask: mask.ndim == 2, lambda q, *rest: (
+        torch.zeros(q.shape, dtype=q.dtype) + rows__einsum(q, *rest)))),
     "broadcasts_one_head": ("5,120 numbers; 1,280 are enough", _where(lambda k, mask: k.shape[1] == 1, _one_head)),
     "copies_for_several_texts": ("where it broadcasts", _where(lambda k, mask: len(k) > 1, _product_that_broadcasts)),
     "copies_in_half_precision": (
@@ -155,8 +156,7 @@ WRONG["rows"] |= {
     "cut_for_one_query": ("no gradient reaches v", _where(
         lambda k, mask: mask.shape[-2] == 1, lambda q, k, v, visible: rows__einsum(q, k, v.detach(), visible))),
     "cut_for_four_axes": ("no gradient reaches q and k and v", _where(_of_four, torch.no_grad()(rows__einsum))),
-    "mask_upside_down": (
-        "the result is off by", mutate(rows__einsum, "== 4 else visible", "== 4 else visible.flip(-2)")),
+    "mask_upside_down": ("is off by", mutate(rows__einsum, "== 4 else visible", "== 4 else visible.flip(-2)")),
     "the_first_texts_mask": (
         "Does a mask of four dimensions work", lambda q, k, v, visible: rows__head_by_head(
             q, k, v, visible if visible.ndim == 2 else visible[0, 0])),

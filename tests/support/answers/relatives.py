@@ -120,8 +120,8 @@ WRONG["attention_with_sink"] |= {
         attention_with_sink__written_out(scores, visible, sinks.to(v.dtype), v)),
     "scores_in_the_dtype_of_v": ("softmax taken in float32", lambda scores, visible, sinks, v:
         attention_with_sink__written_out(scores.to(v.dtype), visible, sinks, v)),
-    "largest_of_all_sinks": ("round a whole row to 0", mutate(
-        attention_with_sink__written_out, "keepdim=True), sink)", "keepdim=True), sink.max())")),
+    **{f"largest_of_all_{which}": ("round a whole row to 0", mutate(attention_with_sink__written_out, *change)) for
+       which, *change in (("sinks", "True), sink)", "True), sink.max())"), ("texts", "amax(-1", "amax((0, -1)"))},
 }  # fmt: skip
 
 
@@ -158,7 +158,9 @@ LOGITS = '(made["logits"] - wanted["logits"]).abs().max() <= 1e-4 * wanted["logi
 FINE, AT = "(y - want).abs() <= 1e-5 * want.abs().max()", "off.flatten(2).any(2).any(0).nonzero()[0].item()"
 for words, bug, *changes in (
     ("round differently", "strict", "1e-5 *", "5e-6 *"),
-    ("round differently", "loose_logits", "<= 1e-4", "<= 1e-3"),
+    ("round differently", "logits_by_allclose", LOGITS,
+     f"({LOGITS.replace('.max() <=', ' <= 1e-4 * wanted[name].abs() +').replace('name', repr('logits'))}).all()"),
+    ("round differently", "sizes_alone", "(y - want)", "(y.abs() - want.abs())"),
     ("only cut elsewhere", "no_logits", "<= 1e-4", "< 0"),
     ("that of our part", "other_name", "return name, at", "return names.get(name, 'lm_head'), at"),
     ("that of our part", "lm_head", "return name, at", "return name.replace('logits', 'lm_head'), at"),
@@ -206,7 +208,8 @@ for words, bug, *changes in (
     ("another attribute", "config_changed", "wanted = run(", "theirs.config.use_cache = False; wanted = run("),
     ("nan counts as different", "nan_as_0", "~((y -", "~((y.nan_to_num() -"),
     ("only cut elsewhere", "largest_not_by_size", '1e-4 * wanted["logits"].abs()', '1e-4 * wanted["logits"]'),
-    ("in another mode", "in_eval_mode", "wanted = run(", "ours.eval(); theirs.eval(); wanted = run("),
+    ("in another mode", "mode_of_the_root_put_back", "wanted = run(", "ours.train(ours.training); wanted = run("),
+    ("in another mode", "all_weights_thawed", "wanted = run(", "ours.requires_grad_(); wanted = run("),
 ):  # fmt: skip
     WRONG["where_they_part"][bug] = words, mutate(where_they_part__hooks, *changes)
 WRONG["where_they_part"] |= {

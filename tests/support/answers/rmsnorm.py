@@ -130,8 +130,8 @@ for words, bug, *changes in (
 ):  # fmt: skip
     WRONG["rms_norm_backward"][bug] = words, mutate(rms_norm_backward__formula, *changes)
 WRONG["rms_norm_backward"] |= {
-    "gain_without_its_sign": ("with its sign", lambda grad_y, x, weight, eps: (
-        rms_norm_backward__formula(grad_y, x, weight.abs(), eps))),
+    "eps_or_default": ("Is eps 0 taken", lambda grad_y, x, weight, eps: (
+        rms_norm_backward__formula(grad_y, x, weight, eps or 1e-6))),
     "dtype_of_x": ("has the dtype torch.bfloat16, expected torch.float32", lambda grad_y, x, weight, eps: tuple(
         one.to(x.dtype) for one in rms_norm_backward__formula(grad_y, x, weight, eps))),
     "grad_y_rounded": ("the dtype of grad_y", lambda grad_y, x, weight, eps: tuple(

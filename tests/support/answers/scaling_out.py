@@ -81,11 +81,15 @@ class SumOfGradients(torch.autograd.Function):
         return total.to(gradient.dtype), None, None
 
 
+def _norms(model):
+    return [norm for block in model.layers for norm in (block.attention_norm, block.ffn_norm)]
+
+
 def _each(method, hook):
     """Every norm gets a hook of (..., all_reduce)."""
 
     def mend(model, all_reduce):
-        for norm in (norm for block in model.layers for norm in (block.attention_norm, block.ffn_norm)):
+        for norm in _norms(model):
             getattr(norm, method)(lambda module, *given: hook(*given, all_reduce))
 
     return mend
@@ -100,6 +104,9 @@ def _summed(gradients, all_reduce, of=lambda gradient: gradient):
     return gradients
 
 
+BEHIND = _each("register_full_backward_hook", lambda gradients, _, all_reduce: _summed(gradients, all_reduce))
+
+
 def _if(says, of=lambda gradient: gradient):
     """Sums only where `says(gradient)`."""
     return _each("register_full_backward_pre_hook", lambda gradients, all_reduce:
@@ -112,38 +119,28 @@ def _global(model, all_reduce, mine=None):
     torch.nn.modules.module.register_module_full_backward_pre_hook(hook)
 
 
-def _once(model, all_reduce):
-    def hook(module, gradients):
-        hooks[module].remove()
-        return _summed(gradients, all_reduce)
-
-    norms = [norm for block in model.layers for norm in (block.attention_norm, block.ffn_norm)]
-    hooks = {norm: norm.register_full_backward_pre_hook(hook) for norm in norms}
-
-
-def _frozen_at_last():
-    """A hook that freezes a weight when it has the gradients of both texts."""
-    seen = []
-    return lambda weight: seen.append(1) or [weight.requires_grad_(len(seen) < 2)].clear()
-
-
-def _of_norms(model, all_reduce):
-    _global(model, all_reduce, [norm for block in model.layers for norm in (block.attention_norm, block.ffn_norm)])
-
-
 def _behind_and_of_the_weight(model, all_reduce):
     """The gradient of the gain and that of the stream are summed apart."""
-    _each("register_full_backward_hook", lambda gradients, _, all_reduce: _summed(gradients, all_reduce))(
-        model, all_reduce
-    )
-    for norm in (norm for block in model.layers for norm in (block.attention_norm, block.ffn_norm)):
+    BEHIND(model, all_reduce)
+    for norm in _norms(model):
         norm.weight.register_hook(lambda gradient: _summed((gradient.clone(),), all_reduce)[0])
+
+
+def _less_what_was_there(model, all_reduce):
+    def hook(weight):
+        (new,) = _summed((weight.grad - there.get(weight, 0.0),), all_reduce)
+        weight.grad = there.get(weight, 0.0) + new
+        there[weight] = weight.grad.clone()
+
+    there = {}
+    BEHIND(model, all_reduce)
+    [norm.weight.register_post_accumulate_grad_hook(hook) for norm in _norms(model)]
 
 
 IN_PLACE = _each("register_full_backward_pre_hook", _summed)  # without a copy: the sum takes the place of the part
 RIGHT["mend_split"] = {
-    "function": _by_function(torch.float32), "in_place": IN_PLACE, "hook_of_all_modules": _of_norms,
-    "two_sums": _behind_and_of_the_weight,
+    "function": _by_function(torch.float32), "in_place": IN_PLACE, "two_sums": _behind_and_of_the_weight,
+    "hook_of_all_modules": lambda model, all_reduce: _global(model, all_reduce, _norms(model)),
 }  # fmt: skip
 WRONG["mend_split"] |= {
     "sums_in_bfloat16": ("wrong gradient … is off by up to", _by_function(torch.bfloat16)),
@@ -156,7 +153,7 @@ WRONG["mend_split"] |= {
     "sometimes": ("a rank waits for a sum", lambda model, all_reduce: all_reduce(torch.zeros(2))
         if WHOLE.layers[0].attention.q_proj.weight[0, 0] in model.layers[0].attention.q_proj.weight else None),
     "every_module_of_the_process": ("a hook of all modules", _global),
-    "first_text_alone": ("wrong gradient", _once),
+    "less_the_gradient_of_the_text_before": ("after zero_grad()", _less_what_was_there),
     "first_two_blocks": ("wrong gradient", lambda model, all_reduce: IN_PLACE(
         SimpleNamespace(layers=model.layers[:2]), all_reduce)),
     "longer_texts_alone": ("where T is 1", _if(lambda gradient: gradient.shape[1] > 1)),
@@ -167,9 +164,8 @@ WRONG["mend_split"] |= {
     "large_gradients_alone": ("smallest gradient", _each(
         "register_full_backward_pre_hook", lambda gradients, all_reduce:
             _summed(gradients, all_reduce) if gradients[0].abs().max() > 1e-5 else None)),
-    "frozen": ("or requires_grad", lambda model, all_reduce: (
-        IN_PLACE(model, all_reduce), [weight.register_post_accumulate_grad_hook(_frozen_at_last())
-                                      for weight in model.layers[1].parameters()]).count(0) or None),
+    "frozen_while_it_writes": ("or requires_grad", lambda model, all_reduce: IN_PLACE(model, all_reduce)
+        or [model.register_forward_hook(lambda *_: [model.requires_grad_(torch.is_grad_enabled())].clear())].clear()),
     "left_in_another_mode": ("train or eval", lambda model, all_reduce: (
         IN_PLACE(model, all_reduce) or model.train(not model.training)) and None),
     "endless": ("on the processor", lambda *_: [None for _ in iter(int, 1)].clear()),

@@ -50,7 +50,7 @@ WRONG["swiglu"] |= {
         *(w.to(getattr(torch, other)) if w.dtype == getattr(torch, one) else w for w in (x, *weights))).to(x.dtype))
        for one, other, words in (("bfloat16", "float16", "ends at 65504"), ("float16", "bfloat16", "keeps 8 bits"))},
     "no_gradient_in_half": ("no gradient reaches w_down in torch.float16", lambda x, g, u, d: (
-        swiglu__linear(x, g, u, d if d.element_size() > 2 else d.detach()))),
+        swiglu__linear(x, g, u, d if d.element_size() > 2 or x.ndim < 3 else d.detach()))),
     "kept_by_shape": ("D equal to F", lambda x, *weights, kept={}: kept.setdefault(
         (x.shape, x.dtype, x.requires_grad), swiglu__linear(x, *weights))),
     "silu_by_division": ("overflow in your silu",

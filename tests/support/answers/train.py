@@ -53,8 +53,8 @@ WRONG["accumulated_step"] |= {
         accumulated_step__ignored(m, o, rows, lengths, -(len(rows) // -max(1, len(rows) // micro))))),
     "only_the_trainable": ("An old one that is still there", _step(clear=lambda model, _: [
         setattr(weight, "grad", None) for weight in model.parameters() if weight.requires_grad])),
-    "one_token_counts": ("Has a text of one token a prediction?", lambda m, o, rows, lengths, micro: (
-        accumulated_step__ignored(m, o, rows, lengths.clamp(min=2), micro))),
+    "skips_if_one_text_has_none": ("fewer predictions, or none", mutate(accumulated_step__ignored,
+        "        part =", "        if (wanted < 0).all(1).any():\n            continue\n        part =")),
     "graph": ("Add up part.item().", _step(told=lambda loss: loss)),
     "none": ("A function that ends without", _step(told=lambda loss: None)),
     "in_place": ("rows was changed", lambda m, o, r, *s: (accumulated_step__ignored(m, o, r, *s), r[:, -1].zero_())[0]),
