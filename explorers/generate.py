@@ -251,12 +251,12 @@ def explore_drafts() -> Explorer:
         return _calls(text, starts.shape[1], n_draft, n_match, *(() if way == COPIED else (guesses, kept)))
 
     def draw(way, temperature, n_draft, n_match):
-        means = [N_TEXTS * NEW / sum(len(calls(way, one, row, n_draft, n_match)) for row in range(N_TEXTS))
-                 for one in range(len(HEATS))]  # fmt: skip
-        heat = round(5 * temperature)
+        curves = {rule: [N_TEXTS * NEW / sum(len(calls(rule, one, row, n_draft, n_match)) for row in range(N_TEXTS))
+                         for one in range(len(HEATS))] for rule in (COPIED, EQUAL, JUDGED)}  # fmt: skip
+        means, heat = curves.pop(way), round(5 * temperature)
         shown = calls(way, heat, 0, n_draft, n_match)
         picture.show_text(starts[0].tolist(), shown)
-        picture.show_counts(shown, means, temperature, means[heat])
+        picture.show_counts(shown, means, temperature, curves.values())
         n_stay, n_refused = sum(len(stays) for stays, *_ in shown), sum(refused is not None for *_, refused in shown)
         return (
             f"This text of {NEW} new tokens took {len(shown)} calls; {n_stay} stayed from drafts, "
@@ -270,7 +270,7 @@ def explore_drafts() -> Explorer:
         "n_match": slider("length of match (copied) [token]", 1, 1, 4),
     }
     alt = "A text in coloured boxes: pale, stays from a draft; dark, the model's own token; struck through, refused. "
-    alt += "Below: tokens from each call; tokens per call against temperature."
+    alt += "Below: tokens from each call; tokens per call against temperature, of the other rules pale."
     return Explorer(picture.figure, draw, controls, alt)
 
 
@@ -283,13 +283,14 @@ class _Drafts:  # the picture: the text with its legend, and two diagrams
         bars.set(xlim=(-0.7, NEW), ylim=(0, 9.2), yticks=[1, 5, 9], xticks=[])
         bars.set_title("Tokens from each call, in order", loc="left", fontsize=9.5)
         ax.set(xlim=(-0.05, 1.45), ylim=(0, 5.4), xticks=[0, 1], yticks=[1, 3, 5], xlabel="temperature")
-        ax.set_title("Tokens per call, mean of four texts", loc="left", fontsize=9.5)
+        ax.set_title("Tokens per call, mean of four texts\n(pale: the other two rules)", loc="left", fontsize=9.5)
         for one in (bars, ax):
             one.axhline(1, color=HATCH, lw=1, ls=":", zorder=0)
             one.spines[["top", "right"]].set_visible(False)
             one.tick_params(labelsize=9)
         ax.text(1.5, 1, "without drafts", color=GREY, fontsize=9, va="center")
         self.towers = bars.add_collection(PolyCollection([], lw=0))
+        self.others = [ax.plot([], [], color=PALE, lw=1)[0] for _ in range(2)]
         (self.curve,), (self.dot,) = ax.plot([], [], color=INK), ax.plot([], [], "o", color=INK)
 
     def _add_text(self, ax):
@@ -336,11 +337,12 @@ class _Drafts:  # the picture: the text with its legend, and two diagrams
         self.boxes.set(verts=boxes, facecolors=colors)
         self.struck.set(segments=strokes)
 
-    def show_counts(self, calls, means, temperature, mean):
+    def show_counts(self, calls, means, temperature, others):
         towers = [_box(i - 0.4, i + 0.4, 0, len(stays) + 1) for i, (stays, *_) in enumerate(calls)]
         self.towers.set(verts=towers, facecolors=[*FILLS["own"] * NEW][: len(towers)])
-        self.curve.set_data(HEATS, means)
-        self.dot.set_data([temperature], [mean])
+        for curve, heights in zip((self.curve, *self.others), (means, *others), strict=True):
+            curve.set_data(HEATS, heights)
+        self.dot.set_data([temperature], [means[round(5 * temperature)]])
         self.head.set_text(f"{NEW} tokens in {len(calls)} calls")
 
 
