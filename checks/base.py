@@ -39,7 +39,7 @@ class Case:
     hint: str = ""  # what is special here: shown if all cases with this hint fail, and no others
     gradients: bool | int | tuple = False  # True: of all tensors; a number: of the first so many inputs; or which
     stochastic: bool = False  # skipped once a case has failed, and when matching mistakes
-    also: str = ""  # "half", "meta" or both: it must hold in half precision, on another device, whatever its numbers
+    also: str = ""  # "half", "meta" or both: gradients hold in half precision, about; it runs on another device
 
     def __post_init__(self):
         if unknown := sorted({*self.also.split(", ")} - OTHERS.keys()):

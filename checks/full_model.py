@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from checks.base import TYPE_HINTS, Case, Exercise, Harness, Wrong, mutate
+from checks.base import TYPE_HINTS, Case, Exercise, Harness, Wrong, largest, mutate
 from checks.judge import check_of
-from checks.shared import require_unchanged, snapshot
+from checks.shared import HOOK_LEFT, require_unchanged, snapshot
 from helpers.checkpoint import load_checkpoint
 from helpers.config import PRESETS
 from helpers.interventions import held_out_loss, held_out_windows, without_heads
@@ -245,7 +245,7 @@ def _one_logit_off(times, *where):
         if "rows" in where and read and cache.n_pad is not None:
             logits[cache.n_pad > 0, -1, 7] -= off
         if "future" in where and not read:  # than that of the first tokens of this shape
-            first = vars(model).setdefault("first", {}).setdefault(tokens.shape, tokens.clone())
+            first = vars(model.config).setdefault("first", {}).setdefault(tokens.shape, tokens.clone())
             logits[(tokens != first)[:, 1:].any(1), 0, 7] -= off
         return logits
 
@@ -421,9 +421,8 @@ def first_departure(model, reference, tokens, names=None):
     made, wanted = (_made_by(one, tokens) for one in (model, reference))
     names = names or {name: name for name in made}
     if unknown := [name for name in made if names.get(name) not in wanted]:
-        raise ValueError(
-            f"the reference has no module for {unknown[0]!r}, but {list(wanted)[:3]} and so on: pass names."
-        )
+        said = f"the reference has no module for {unknown[0]!r}, but {list(wanted)[:3]} and so on: pass names."
+        raise ValueError(said)
     return first_place(made, wanted, names)
 
 
@@ -471,9 +470,9 @@ TEXTS = torch.stack((torch.arange(300) % 63, torch.arange(300) * 7 % 64, (torch.
 # token 40: in row 0 at 40, in row 1 at 24, in row 2 at 35; token 5 at 5, 19 and 2
 NOT_A_NUMBER = "nan is neither larger nor smaller: is a number within the limit, that of the reference's module?"
 ROUNDS = "Two right calculations round differently. The limit is 1e-5 of the largest number of the reference's module."
-EVERY_NUMBER = "Does each number count by itself? One that is off is enough, however small the mean or the norm."
+EVERY_NUMBER = "Does each number count by itself? And is the limit that of the reference's module, however small it is?"
 RUNS = "Modules come in the order in which they run: named_modules() tells in which they were made."
-RENAMED = "Is each module compared with the module that names gives it? The two models may run theirs in another order."
+RENAMED = "Is a module compared with the module that names gives it? The two models may run in other orders than names."
 ONE_NAME = "Did every hook note under the same name? A function made in a loop keeps its own by name=name."
 ANY_CLASS = "Is every module that has a weight a part, the head, too, and whatever its class is called?"
 WITHOUT = "Is each of your parts a module with a weight? A module without one is no part, and names does not hold it."
@@ -513,14 +512,14 @@ def _pairs():
     other = in_block_1(right, "gain ignored")  # a second fault: a later part, at an earlier position
     other.tok_embeddings.weight[40] += 1.0
     yield "another row of the embedding", other, right, None, ("tok_embeddings", 24), OUTSIDE
-    other = copy.deepcopy(right)
-    other.tok_embeddings.weight[40, 0] -= 1.1 * RTOL_MODULE * other.tok_embeddings.weight.abs().max()
-    yield "one number of the embedding", other, right, None, ("tok_embeddings", 24), EVERY_NUMBER
+    other, reference = small_llama("new"), small_llama("new")  # of small numbers, but for one token, later on
+    other.tok_embeddings.weight[[40, 60], 0] -= torch.tensor([1.1e-5, 1e3]) * largest(reference.tok_embeddings.weight)
+    yield "one number of the embedding", other, reference, None, ("tok_embeddings", 24), EVERY_NUMBER
     other, reference = copy.deepcopy(right), copy.deepcopy(right)
     other.tok_embeddings.weight[5, 0], reference.tok_embeddings.weight[5, 0] = math.nan, 0.0  # as nan_to_num makes it
     yield "nan in the embedding", other, reference, None, ("tok_embeddings", 2), NOT_A_NUMBER
     silent, tied = copy.deepcopy(right), small_llama("large", tie_embeddings=True)
-    silent.layers[0].attention.o_proj.weight.zero_()
+    silent.layers[0].attention.o_proj.register_forward_hook(lambda *given: 0 * given[2])  # and stays
     yield "a module that returns zeros", silent, copy.deepcopy(silent), None, None, ZEROS
     for what, name, reference, at, hint, texts in (
         ("the last position", "tok_embeddings", right, 2, LAST, TEXTS[:, :3]),
@@ -533,7 +532,7 @@ def _pairs():
         yield what, other, reference, None, (name, at), hint, texts
     other = copy.deepcopy(right)
     other.lm_head.weight[7] += 0.1
-    other.eval().lm_head.__class__ = type("Head", (nn.Linear,), {})  # any class of module may have a weight
+    other.eval().lm_head.__class__ = type("Head", (nn.Module,), {"forward": nn.Linear.forward})  # any class may do
     reference = with_bug(right, "gate and up swapped")
     for layer in (block.feed_forward for block in reference.layers):  # and their names, so it computes as `right` does
         layer.gate_proj, layer.up_proj = layer.up_proj, layer.gate_proj
@@ -551,7 +550,7 @@ def _pairs():
     for block in reference.layers:
         block.attention.heads = MethodType(_values_first, block.attention)
     other, where = nn.Sequential(nn.Identity(), other), ("1.layers.0.attention.k_proj", 0)  # a part without a weight
-    yield "a reference with other names", other, nn.Sequential(reference), names, where, RENAMED
+    yield "a reference with other names", other, nn.Sequential(reference), dict(reversed(names.items())), where, RENAMED
 
 
 def _finds_departures(function, *_):
@@ -559,7 +558,10 @@ def _finds_departures(function, *_):
     for what, model, reference, names, where, hint, *other in _pairs():
         texts = other[0] if other else TEXTS
         models, tokens, given = [(one, snapshot(one)) for one in (model, reference)], texts.clone(), copy.copy(names)
-        answer = function(model, reference, tokens, given)
+        with patch.dict(nn.modules.module._global_forward_hooks, clear=True) as left:
+            answer = function(model, reference, tokens, given)
+            if left:
+                raise Wrong(*HOOK_LEFT)
         if changed := ["tokens.clone()"] * (not torch.equal(tokens, texts)) + ["names.copy()"] * (given != names):
             said = f"the input {changed[0].partition('.')[0]} was changed in place."
             raise Wrong(said, f"Work on a copy, such as {changed[0]}.")
@@ -572,8 +574,7 @@ def _finds_departures(function, *_):
             alike = (slip for slip, program in SLIPS if answer and program(model, reference, names) == answer)
             usual = AT if answer and where and answer[0] == where[0] else FIRST
             hint = AT if usual == AT and hint == OUTSIDE else hint
-            if answer and answer[0] == "lm_head":  # the last that is noted
-                usual = f"{ONE_NAME} {FIRST}"
+            usual = f"{ONE_NAME} {FIRST}" if answer and answer[0] == "lm_head" else usual  # the last that is noted
             raise Wrong(f"bug “{what}”: yours is {answer}, expected {where}.", hint or next(alike, usual))
     return len(DIVERGES)
 

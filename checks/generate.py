@@ -115,12 +115,15 @@ def _counted(function, logits, temperature, top_k, top_p, seed):
     is_one = bool((drawn == drawn[:, :1]).all())
     if right.square().sum(-1).max() < 0.7 and not (is_one and settings[1:] != (None, None)):  # a wrong cut leaves 1
         _require_chance(tokens, seed, is_one)
+    got = torch.stack([row.bincount(minlength=logits.shape[-1]) for row in drawn]).double() / n
     if settings in ((1.0, None, None), (1.0, 3, 0.75)):
         two = torch.stack([tokens(2, generator).view(2, -1) for generator in [_generator(seed + 3)] * N_TWO])
         same, rate = (two[:, 0] == two[:, 1]).double().mean(), right.square().sum(-1).mean()
         if not _near(same, rate, N_TWO * len(logits)):
             raise Wrong(f"two equal rows got the same token in {same:.0%} of calls, expected about {rate:.0%}.", OWN)
-    got = torch.stack([row.bincount(minlength=logits.shape[-1]) for row in drawn]).double() / n
+        one = torch.cat([tokens(1, generator) for generator in [_generator(seed + 4)] * N_TWO])
+        if not _near(one.bincount(minlength=logits.shape[1])[None] / N_TWO, got, N_TWO):
+            raise Wrong("one row alone gets other shares than among others.", "Has one row a branch of its own?")
     got, right = _equals_in_any_order(got, logits), _equals_in_any_order(right, logits)
     fits = _near(got, right, n) and _near(got.cumsum(-1), right.cumsum(-1), n)
     return ((right if fits else got).float(),)
@@ -180,15 +183,16 @@ SAMPLE = Exercise(sample, [
     _drawing("three rows, top-k 4, top-p 0.8",
              torch.cat((4 * TINY_VOCABULARY.roll(1), TINY_VOCABULARY, TINY_VOCABULARY.flip(1))), 1.0, 4, 0.8,
              "There are three rows here, each with an order and a draw of its own."),
-    _drawing("logits about 100, temperature 0.01", torch.tensor([[100.0, 99.99, 20.0, 99.996]]), 0.01, None, None,
-             "exp(10000) is inf: torch.softmax, or the largest logit subtracted first, keeps all finite."),
+    _drawing("temperature 0.01", torch.tensor([[100, 99.99, 20, 99.996], [0.99, 1, 1.005, -1]]), 0.01, None, None,
+             "exp(10000) is inf: torch.softmax, or each row's largest logit subtracted first, keeps all finite."),
     _drawing("a logit of -inf", torch.tensor([[0.5, -math.inf, 1.0, 0.2, 0.4]]), 1.0, 5, None,
              "Such a token never comes, also where top_k keeps all. And 0 times inf is nan."),
     _drawing("equal tokens at the border of top-k 1", torch.tensor([[1.0, 2.0, 2.0, 0.0, 2.0]]), 1.0, 1, None),
     _drawing("two rows, temperature 0.5, top-k 2", UNLIKE.where(UNLIKE > -2, -math.inf), 0.5, 2, None),
     _drawing("two rows, temperature 0.5, top-p 0.75", UNLIKE, 0.5, None, 0.75),
     _drawing("two rows, temperature 1.5", UNLIKE, 1.5, None, None),
-    _drawing("four equal tokens, top-p 0.5", torch.zeros(1, 4), 1.0, None, 0.5, "Two have exactly top_p: enough."),
+    _drawing("four equal tokens and a rare one, top-p 0.75", torch.tensor([[0.0, 0, -100, 0, 0]]), 1.0, None, 0.75,
+             "Three have exactly top_p: enough. Or do you keep something of an earlier call?"),
     _drawing("eight rows, top-p 1", draw(8, 6, seed=36), 1.0, None, 1.0, "In some rows the sum is a little below 1."),
     _drawing("300 tokens, likeliest first, top-p 0.96", draw(1, 300, seed=3).sort(descending=True)[0], 1.0, None, 0.96,
              "More than two hundred stay here."),

@@ -57,15 +57,11 @@ def _or_refuses(function, weights, config, tokens):
 
 
 OTHER_TYPES = "linear", "dynamic", "yarn", "longrope", "unheard of"
-LONG = (
-    "Only this text has more than 256 tokens. Does each query see all tokens before it? And is each of your positions "
-    "a whole number, and another than the rest?"
-)
+LONG = "Only this text has more than 256 tokens. Does each query see all tokens before it? And is each of your "
+LONG += "positions a whole number, and another than the rest?"
 OTHERS = "Stage 2: does it raise an error for every rope_type that it does not compute? Nothing else would show it."
-LLAMA3 = (
-    "Stage 2: rope_type is llama3 here. Scale the frequencies, the angles of position 1 and not those of later "
-    "positions, by parts.llama3_scaling with its four numbers, or raise an error."
-)
+LLAMA3 = "Stage 2: rope_type is llama3 here. Scale the frequencies, the angles of position 1 and not those of later "
+LLAMA3 += "positions, by parts.llama3_scaling with its four numbers, or raise an error."
 FACTORS = "Stage 2: are all four numbers of llama3 taken from config['rope_parameters']? Llama 3.1 has 8, Llama 3.2 32."
 WRITTEN_DOWN = "It is right for tiny-llama. Which size or number is not taken from config, weights and tokens?"
 DEEP = "Only this model has more than ten blocks, and no shared key heads. Sorted as texts, '10' comes before '2'."
@@ -210,7 +206,7 @@ def _tokens(batch, length, vocab_size, seed):
 
 def _cases():
     shared = _random_llama(6, 2, 6, 24, 2, 30, False, 50.0, 0.1, 100)
-    single = _random_llama(3, 1, 8, 24, 3, 17, True, 1000.0, 1e-3, 200, scores=30.0)
+    single = _random_llama(3, 1, 6, 24, 3, 17, True, 1000.0, 1e-3, 200, scores=30.0)
     single[1]["max_position_embeddings"] = 11  # as long as its text, which may not be refused
     new, again = _random_llama(6, 2, 6, 24, 2, 30, False, 50.0, 0.1, 500)  # by name, its file begins with the head
     deep = _random_llama(2, 2, 4, 12, 11, 17, False, 50.0, 1e-3, 600)
@@ -218,8 +214,8 @@ def _cases():
     bundled = {name: weight.float() for name, weight in load_file(TINY_LLAMA / "model.safetensors").items()}
     config, short = json.loads((TINY_LLAMA / "config.json").read_text()), single[1] | {"max_position_embeddings": 8}
     return [
-        Case("6 query heads on 2 key heads, not tied", (*shared, _tokens(2, 8, 30, 1).tril(5)[:, :7])),  # token 0, too
-        Case("3 query heads on 1 key head, tied", (*single, _tokens(1, 11, 17, 2))),
+        Case("6 query heads on 2 key heads, not tied", (*shared, _tokens(2, 12, 30, 1).tril(9)[:, :11])),  # token 0 too
+        Case("3 query heads on 1 key head, tied", (*single, _tokens(1, 11, 17, 2))),  # T and h as above
         Case("tiny-llama", (bundled, config, _tokens(1, 16, 1024, 3) * (torch.arange(16) != 5))),
         Case("300 tokens", (*single_block, _tokens(1, 300, 17, 4)), LONG),
         Case("11 blocks, a key head for each query head", (*deep, _tokens(2, 5, 17, 6)), DEEP),

@@ -142,7 +142,7 @@ class Parts:
         if kind not in ("default", "llama3"):
             raise ValueError(f"rope_type {kind!r} is not known: it is 'default' or 'llama3'.")
         if kind == "llama3":
-            speeds = self.rope_angles(torch.ones(1), head_dim, rope["rope_theta"])[0]
+            speeds = self.rope_angles(torch.ones(1, dtype=torch.int64), head_dim, rope["rope_theta"])[0]
             wanted = {name: value for name, value in rope.items() if name not in ("rope_type", "rope_theta")}
             angles = positions[..., None] * self.llama3_scaling(speeds, **wanted)
         angles = angles.unsqueeze(1) if positions.ndim > 1 else angles

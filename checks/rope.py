@@ -25,10 +25,10 @@ check_rope_angles = check_of(Exercise(rope_angles, [
     Case("positions 3, 0, 7, 11, theta 12.3", (torch.tensor([3, 0, 7, 11]), 8, 12.3)),
     Case("head_dim 2", (torch.arange(4, 9), 2, 10000.0), "With head_dim 2 there is one pair, and its speed is 1."),
     Case("theta 500000", (torch.tensor([1, 501, 8001]), 128, 500000.0)),
-    Case("theta as an int", (torch.tensor([2]), 4, 10000), "Here theta is an int. Has one position a dimension, too?"),
+    Case("theta as an int", (torch.tensor([[2]]), 4, 10000), "Is theta an int? Has one position both axes?"),
     Case("int32 positions from -600, each third", (torch.arange(-600, 600, dtype=torch.int32)[::3], 8, 12.3), TABLE),
     Case("positions of shape (2, 1, 4), not contiguous",
-         (strided(torch.tensor([[[3, 0, 0, 9]], [[0, 1, 2, 701]]]), 0, 2), 6, 100.0), ROWS),
+         (strided(torch.tensor([[[3, 0, 0, 9]], [[0, 1, 2, 701]]]), 0, 2), 6, 100.0), ROWS, also="meta"),
     # of the same number as in the first case, and past what float16, int16 and tables hold
     Case("positions 7, 200000, 12000000", (torch.tensor([7, 200000, 12000000]), 4, 100.0), TABLE),
     Case("positions of shape (3, 200)", (torch.arange(600).view(3, 200).flip(0) * 10, 8, 100.0), ROWS),

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch.overrides import TorchFunctionMode
 
-from checks.base import GRAPH_CUT, NUMPY, Wrong, gradients_through
-from checks.compare import compare
+from checks.base import GRAPH_CUT, NUMPY, ONLY_GRADIENTS, Wrong, gradients_through, largest
+from checks.compare import ROUNDING, compare
 from checks.explain import shape_of
 
 PRINTED = 2000  # characters of the function's own printing that are shown
@@ -174,6 +174,11 @@ def _run(function, exercise, case, want, outcome):
         for other in case.beside():
             also, beside = call(function, other, exercise, None)
             problem = problem or beside
+            pairs = zip(also, exercise._wanted(other), strict=True) if other.gradients and not beside else ()
+            room = 4 * ROUNDING.get(other.inputs[case.asking()[0]].dtype, 5e-3) if pairs else 0
+            if not all(largest(one.float() - right.float()) <= room * largest(right) for one, right in pairs):
+                where = "alone" if also[0].dtype == torch.float32 else f"in {also[0].dtype}"
+                raise Wrong(f"the gradients are right in float32, but not {where}.", ONLY_GRADIENTS)
             made = [one for one in (also if isinstance(also, tuple) else [also]) if isinstance(one, torch.Tensor)]
             if made and getattr(other.inputs[0], "is_meta", False) and not all(one.is_meta for one in made):
                 raise Wrong("the result stays on the CPU, also if the inputs are on another device.", DEVICE)
@@ -226,8 +231,8 @@ def call(function, case, exercise, watch):
         return answer, Wrong("the result is right, but torch's gradients or default dtype stay changed.", SETTINGS)
     if called := [name for name in exercise.forbid if name in calls.names]:
         return answer, Wrong(f"the result is right, but it calls torch's {called[0]}, which this exercise rules out.")
-    for name, now, was in zip(names, inputs, case.inputs, strict=False):
-        if _has_changed(now, was):
+    for place, (name, now, was) in enumerate(zip(names, inputs, case.inputs, strict=False)):
+        if _has_changed(now, was) or getattr(now, "requires_grad", False) != (place in case.asking()):
             is_deep = isinstance(was, dict) and any(isinstance(one, dict) for one in was.values())
             copied = f"copy.deepcopy({name})" if is_deep else f"{type(was).__name__}({name})"
             copy = f": {copied}" if isinstance(was, dict | list) else f", such as {name}.clone()"
@@ -265,7 +270,7 @@ def _has_changed(now, was):
         return len(now) != len(was) or any(map(_has_changed, now, was))
     if not isinstance(was, torch.Tensor):
         return isinstance(was, int | float | str) and (type(now) is not type(was) or now != was)
-    if not isinstance(now, torch.Tensor) or now.shape != was.shape:
+    if not isinstance(now, torch.Tensor) or (now.shape, now.dtype) != (was.shape, was.dtype):
         return True
     if was.is_meta:  # without numbers
         return False

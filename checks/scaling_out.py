@@ -109,7 +109,7 @@ def _blind(case, seen_by, output):
 BY_HAND = torch.tensor([[[1.0, 0.0]], [[5.0, 4.0]]]), torch.tensor([[0.0], [3.0]]).log1p()  # denominators 1 and 4
 HIDDEN = "0 times nan or inf is nan: leave outputs out where the weight is 0. A rank may have -inf for one query only."
 VISIBLE = "A fault of a rank that sees keys must show: leave out only what has the weight 0."
-SMALL = "A weight of 1e-30 is small, not 0. Leave out only what has the weight 0, so that a fault shows."
+SMALL = "A weight of 1e-30 is not 0, though float16 makes it 0. Leave out only what has the weight 0: a fault shows."
 FAINT = torch.tensor([[0.0, -torch.inf], [-69.078, 0.0]])  # logarithms of 1 and 1e-30; of 0 and 1
 LARGE = "exp of 300 is inf in float32, and exp of -300 is 0. But a query's weights depend on differences alone."
 BEHIND = [[True, False, False], [True, True, False], [True, True, True]]  # one rank sees no key of a query, or two do
@@ -123,9 +123,8 @@ MERGE_ATTENTION = Exercise(merge_attention, [
     *[Case(f"a rank sees no key (-inf), its output is {output}",
            _blind(_dealt_out(3, 9, 3, seed=70), seen, output), HIDDEN)
       for seen, output in ((BEHIND, torch.nan), (BEHIND[::-1], torch.inf))],
-    Case("a rank that sees keys has inf", (torch.tensor([[[1.0] * 2], [[torch.inf, -torch.inf]]]), torch.zeros(2, 1)),
-         VISIBLE),
-    Case("nan where a weight is 1e-30, or 0", (torch.tensor([[[1.0], [math.nan]], [[math.nan], [2.0]]]), FAINT), SMALL),
+    Case("inf of a rank with keys", (torch.tensor([[[1.0, 1]], [[math.inf, -math.inf]]]), torch.zeros(2, 1)), VISIBLE),
+    Case("nan at a weight of 1e-30, or 0", (torch.tensor([[[1], [math.nan]], [[math.nan], [2]]]).half(), FAINT), SMALL),
     *[Case(f"{n} ranks, not contiguous, outputs in {half}, logsumexps in float32, near 300",
            tuple(map(strided, _dealt_out(3, 16, n, seed=90, shift=300.0, dtype=half))),
            f"Do the logsumexps stay in float32? Near 300 {half} {knows} {MEMORY}") for n, half, knows in (

@@ -44,7 +44,7 @@ def require_form(answer, like, exercise, hint=""):
         raise Wrong(problem.message, problem.hint or hint) from None
 
 
-HOOK_LEFT = "a hook is still on a model.", "Keep what register_forward_hook returns, and .remove() it at the end."
+HOOK_LEFT = "a hook is still on a model, or lost.", "Keep what register_forward_hook gives and .remove() it at the end."
 
 
 def snapshot(model):
@@ -52,7 +52,7 @@ def snapshot(model):
     tensors, own = dict([*model.named_parameters(), *model.named_buffers()]), [*map(vars, model.modules())]
     tensors |= {f"{i} {name}": x for i, one in enumerate(own) for name, x in one.items() if torch.is_tensor(x)}
     hooks = [len(one["_forward_hooks"]) + len(one["_forward_pre_hooks"]) + len(one["_backward_hooks"]) for one in own]
-    modes = [(one["training"], "forward" in one) for one in own], [one.requires_grad for one in tensors.values()]
+    modes = [(one["training"], sorted(one)) for one in own], [one.requires_grad for one in tensors.values()]
     return hooks, modes, {name: one.detach().clone() for name, one in tensors.items()}
 
 
@@ -62,7 +62,7 @@ def require_unchanged(model, before):
     if hooks != before[0]:
         raise Wrong(*HOOK_LEFT)
     if modes != before[1]:
-        said = "a model is left in another mode: train or eval, requires_grad, or another forward."
+        said = "a model is left in another mode: train or eval, requires_grad, another attribute or forward."
         raise Wrong(said, "Look at a model, and leave it as it was. Each module and each weight has a mode of its own.")
     if any(not torch.allclose(one, tensors[name], 0, 0, equal_nan=True) for name, one in before[2].items()):
         raise Wrong("a model's weights are changed.", "Look at a model, and leave it as it was.")

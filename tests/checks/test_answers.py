@@ -157,6 +157,7 @@ HABITS = {  # name: (what is done to the right result y, of which x is the first
     "returns text": (lambda y, x: str(y), "", PLAIN),
     "changes an input": (
         lambda y, x: (y, x.detach().zero_())[0], "was changed in place.\nHint: Work on a copy", TENSOR_IN),
+    "has x ask for gradients": (lambda y, x: (y, x.requires_grad_())[0], "was changed in place", BATCHED),
     "returns integers": (lambda y, x: y.int(), "", TENSOR_OUT),
     "returns half precision": (lambda y, x: y.half(), "", TENSOR_OUT),
     "returns float32 always": (lambda y, x: y.float(), "dtype", [*BATCHED, "rope_permutation"]),

@@ -169,16 +169,17 @@ WRONG["sample"] |= {
     "global": ("take generator=generator", _drawn(lambda q, g: torch.multinomial(q, 1)[:, 0])),
     "seeded": ("neither seeded", _drawn(lambda q, g: q.multinomial(1, generator=g.manual_seed(0))[:, 0])),
     "greedy": ("The likeliest, or one random", _drawn(lambda q, g: q.argmax(-1))),
-    "cold": ("temperature 0.01: all", lambda z, t, *s: sample__largest_after_noise(z, t * (t > 0.04), *s)),
+    "largest_of_all_rows": ("each row's largest", mutate(
+        sample__largest_after_noise, "(logits / temperature)", "((logits - logits.max()) / temperature).exp().log()")),
     "column": ("and [:, 0] its column", _drawn(lambda q, g: q.multinomial(1, generator=g))),
     "spread": ("Has each row a random number of its own", _spread),
-    "spread_after_top_p": ("two equal rows", lambda *s: (_spread if s[3] else sample__largest_after_noise)(*s)),
+    "one_row_greedy": ("row alone", lambda z, t, *s: sample__largest_after_noise(z, t * (len(z) > 1), *s)),
     "no_token": ("expected from 0 to 3", _drawn(lambda q, g: 3 + q.multinomial(1, generator=g)[:, 0])),
     "in_place": ("does not.", lambda z, t, k, p, g: z.div_(2).argmax(-1)),
     "squeezed": ("shape (), expected (1,)", lambda *s: sample__largest_after_noise(*s)[:, None].squeeze()),
     "view": ("not contiguous", lambda z, *s: sample__largest_after_noise(z.view(-1).view(z.shape), *s)),
-    "first_number_twice": ("equal rows got the same token in 100%", _drawn(lambda q, g: (
-        q.cumsum(-1) < torch.rand(len(q), 1, generator=g)[[0, *range(len(q) - 1)]]).sum(-1))),
+    "kept": ("of an earlier call", lambda z, *s, kept={}: (
+        sample__largest_after_noise(kept.setdefault((z.shape, s[:3]), z), *s))),
     "top_k_at_temperature_0": ("Something here is None", lambda z, t, k, p, g: (
         sample__largest_after_noise(z, t, k, p, g) if t else z.topk(k).indices[:, 0])),
     "top_p_by_default": ("None keeps all", lambda z, t, k, p, g: sample__largest_after_noise(z, t, k, p or 0.95, g)),

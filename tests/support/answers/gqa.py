@@ -50,18 +50,18 @@ WRONG["causal_visible"] |= {
         "whose own key is hidden", lambda t, s, given=None, hides=False: _right(t, s, given, hides)
         if given is None or given.ndim == 4 or given.is_floating_point() or hides
         else _right(t, s, given) & given.bool()[:, None, s - t :, None]),
-    "one_text_is_squeezed": (
-        "one text", lambda t, s, given=None, hides=False: _right(t, s, given, hides)[0]
-        if given is not None and len(given) == 1 else _right(t, s, given, hides)),
+    "floats_of_four_axes_turned": (
+        "float16's lowest, with true_hides", lambda t, s, given=None, hides=False: _right(t, s, given == 0 if hides
+        and given is not None and given.ndim == 4 and given.is_floating_point() else given, hides)),
     "integers_of_two_axes_only": (
         "1 may attend, (B, 1", lambda t, s, given=None, hides=False: _right(t, s, given, hides)
         if given is None or given.ndim == 2 or given.dtype not in (torch.int64,) else _right(t, s, given | True)),
     "bfloat16_as_integers": ("added, bfloat16's", _reading(
         lambda m, hides: m > -1 if m.is_floating_point() and m.dtype != torch.bfloat16 else (m != 0) != hides)),
-    "nothing_empty_in_four_axes": ("expected, of [0, 0]", lambda t, s, given=None, hides=False: (
-        _right(t, s, given, hides) if given is None or given.ndim == 2 else
+    "nothing_empty_in_floats_of_four_axes": ("float16's lowest", lambda t, s, given=None, hides=False: (
+        _right(t, s, given, hides) if given is None or given.ndim == 2 or not given.is_floating_point() else
         (seen := _right(t, s, given, hides)) | ~seen.any(-1, keepdim=True))),
-    "empty_text_sees_all": ("no key of the third", lambda t, s, given=None, hides=False: (
+    "empty_text_sees_all": ("expected, of [1, 0]", lambda t, s, given=None, hides=False: (
         _right(t, s) if given is None else
         (seen := _right(t, s, given, hides)) | ~seen.flatten(1).any(1)[:, None, None, None])),
     "given_squeezed": ("(3, 1, 3, 5), expected (1, 1, 3, 5)", lambda t, s, given=None, hides=False: _right(
@@ -74,8 +74,8 @@ WRONG["causal_visible"] |= {
         _right(t, s) & given.bool() if given is not None and given.shape[1:] == (1,) else _right(t, s, given, hides)),
     "two_axes_by_their_size": ("Do you read (B, 1, 1, 1) as (B, n_key)", lambda t, s, given=None, hides=False:
         _right(t, s, given, hides)[(slice(None), *2 * [None] * (given is not None and given.shape[1:] == (s, 1, 1)))]),
-    "integers_of_four_axes_not_turned": ("one text, 1 is hidden", lambda t, s, given=None, hides=False:
-        _right(t, s, given, hides and not (given is not None and given.ndim == 4 and given.dtype == torch.int64))),
+    "bools_of_four_axes_not_turned": ("do you turn bools", lambda t, s, given=None, hides=False:
+        _right(t, s, given, hides and not (given is not None and given.ndim == 4 and given.dtype == torch.bool))),
     "integers_not_turned": ("in integers as in bools", lambda t, s, given=None, hides=False:
         _right(t, s, given, hides and given is not None and given.dtype == torch.bool)),
     "rows_by_size": (
@@ -193,7 +193,7 @@ WRONG["gqa_layer"] |= {
     **{name: (words, mutate(gqa_layer__sdpa, "is_causal=True", f"(x.new_ones(x.shape[1], x.shape[1]).tril(){mask}"))
        for name, words, mask in (("16_keys", "bfloat16", ".triu(-15) > 0)"),
                                  ("hidden_at_minus_100", "however large", ".to(x.dtype) - 1) * 100"),
-                                 ("hidden_at_minus_1000", "however large", ".to(x.dtype) - 1) * 1000"))},
+                                 ("hidden_at_minus_10000", "however large", ".to(x.dtype) - 1) * 10000"))},
     "bfloat16_through_float16": ("nan or inf", lambda *given: gqa_layer__sdpa(*(
         one.half() if getattr(one, "dtype", 0) == torch.bfloat16 else one for one in given)).to(given[0].dtype)),
     "no_gradient_in_half": ("no gradient reaches", lambda x, *rest: (
@@ -202,7 +202,7 @@ WRONG["gqa_layer"] |= {
     "score_0_is_hidden": ("where the score is 0", mutate(gqa_layer__sdpa, "is_causal=True", "torch.where(\n        "
         "(s := (q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).mT).tril()) == 0, -torch.inf, 0 * s)")),
     "angles_kept_by_shape": ("gradients", lambda *given, kept={}: gqa_layer__sdpa(
-        *given[:6], *kept.setdefault((given[6].shape, given[6].dtype), given[6:]))),
+        *given[:6], *kept.setdefault((given[6].shape, given[6].dtype, given[6].device), given[6:]))),
     "view_of_a_weight": (".reshape works", lambda *given: gqa_layer__sdpa(
         *given[:2], given[2].view(-1).view(given[2].shape), *given[3:])),
     "float64_becomes_float32": ("expected torch.float64", lambda x, *rest: gqa_layer__sdpa(x, *rest).to(

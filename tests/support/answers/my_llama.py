@@ -134,6 +134,7 @@ for words, bug, program in (
     ("a dimension of size 1", "squeezed", lambda w, c, t: plain(w, c, t).squeeze(1)),
     ("of an earlier call", "weights_kept", lambda w, c, t: plain(KEPT.setdefault(c["hidden_size"] * len(w), w), c, t)),
     ("copy.deepcopy(config)", "config_changed", lambda w, c, t: (plain(w, c, t), c["rope_parameters"].clear())[0]),
-    ("changed in place", "used_up", lambda w, c, t: plain({name: w.pop(name) for name in list(w)}, c, t)),
+    ("dict(weights)", "widened_in_place", lambda w, c, t: plain(
+        w, c, (w.update({name: x.double() for name, x in w.items()}), t)[1]).float()),
 ):  # fmt: skip
     WRONG["my_llama"][bug] = words, program

@@ -26,12 +26,12 @@ for words, bug, instead in (
     ("past the end", "table_of_8192",
      "torch.outer(torch.arange(8192, device=positions.device).float(), inv_freq)[positions]"),
     ("each row of a batch", "rows_of_consecutive_positions", OUTER.replace(
-        "positions.float()",
-        "(positions if positions.ndim == 1 else positions[..., :1] + torch.arange(positions.shape[-1])).float()")),
+        "positions.float()", "(positions if positions.ndim == 1 else positions[..., :1] + torch.arange(\n        "
+        "positions.shape[-1], device=positions.device)).float()")),
     # in decoding every step would get the angles of the first
     ("7, 200000, 12000000", "kept_by_shape",
      f"KEPT.setdefault((positions.shape, positions.dtype, positions.device, head_dim, theta), {OUTER})"),
-    ("Has one position a dimension", "one_position_squeezed", f"{OUTER}.squeeze(-2)"),
+    ("Has one position both axes", "one_position_squeezed", f"{OUTER}.squeeze(-2 if positions.ndim > 1 else ())"),
     (".reshape works where .view does not", "view", OUTER.replace("flatten()", "view(-1)")),
     ("from -600", "16_positions", f"{OUTER} * (positions.cumsum(-1) ** 0).cumsum(-1).le(16)[..., None]"),
 ):  # fmt: skip
@@ -43,9 +43,9 @@ WRONG["rope_angles"] |= {
     "64_numbers_a_head": ("theta 500000", lambda p, h, theta: F.pad(
         rope_angles__outer(p, h, theta)[..., :32], (0, max(0, h // 2 - 32)))),
     "no_position_below_0": ("from -6", lambda p, h, theta: rope_angles__outer(p.clamp(min=0), h, theta)),
-    "multiples_of_4": ("(2, 1, 4)", lambda p, h, theta: rope_angles__outer(p, h - 2 * (h == 6), theta)),
     "theta_whole": ("theta 12.3", lambda p, h, theta: rope_angles__outer(p, h, int(theta))),
-    "speeds_on_the_cpu": ("device=x.device", mutate(rope_angles__outer, ", device=positions.device", "")),
+    "speeds_on_the_cpu_for_texts": ("device=x.device", mutate(
+        rope_angles__outer, "device=positions.device", "device=positions.device if positions.ndim < 2 else None")),
     "float64": (".to(torch.float32) converts", lambda p, h, theta: rope_angles__outer(p, h, theta).double()),
 }  # fmt: skip
 
@@ -76,8 +76,8 @@ WRONG["apply_rope_halves"] |= {
         x.half() if x.dtype == torch.bfloat16 else x, c, s).to(x.dtype)),
     "float64_becomes_float32": (".to(torch.float64) converts", lambda x, c, s: apply_rope_halves__cat(
         x if x.element_size() < 4 else x.float(), c, s)),
-    "no_gradient_in_half": ("no gradient reaches x in torch.float16", lambda x, c, s: apply_rope_halves__cat(
-        x if x.element_size() > 2 else x.detach(), c, s)),
+    "half_the_gradient_in_half": ("right in float32, but not in torch.float16", lambda x, c, s: apply_rope_halves__cat(
+        torch.cat([x[..., : len(c[0])], x[..., len(c[0]) :].detach()], -1) if x.element_size() < 4 else x, c, s)),
     "angles_of_sequences": ("angles follow the tokens", lambda x, c, s: apply_rope_halves__cat(x, c, s)
         if len(x) != x.shape[2] else apply_rope_halves__cat(x.transpose(0, 2), c, s).transpose(0, 2)),
     "kept_by_shape_and_dtype": ("not contiguous", lambda x, c, s, kept={}: apply_rope_halves__cat(

@@ -22,13 +22,6 @@ def merge_attention__einsum(outputs, logsumexps):
     return torch.einsum("rt,rth->th", weights, outputs.float().masked_fill(weights[..., None] == 0, 0)).to(outputs)
 
 
-for floor in (1e-6, 1e-20):
-    WRONG["merge_attention"][f"outputs_below_{floor:g}_left_out"] = (
-        "Leave out only what has the weight 0", lambda outputs, logsumexps, floor=floor: (
-            (weights := logsumexps.float().softmax(0)[..., None])
-            * outputs.float().masked_fill(weights < floor, 0)).sum(0).to(outputs))  # fmt: skip
-
-
 def _left_out_everywhere(outputs, logsumexps):
     """A rank that sees no key of one query is left out for all queries, unless none were left."""
     keep = ~logsumexps.isneginf().any(1)
@@ -48,6 +41,10 @@ WRONG["merge_attention"] |= {
         (s.isneginf() & (torch.arange(len(s), device=s.device)[:, None] == s.argmin(0)))[..., None], 0)).sum(0).to(o)),
     "sum_on_the_cpu": ("device=x.device", lambda outputs, logsumexps: merge_attention__einsum(
         outputs + torch.zeros(outputs.shape[-1], dtype=outputs.dtype), logsumexps)),
+    "outputs_below_1e-20_left_out": ("Leave out only what has the weight 0", lambda o, s: (
+        (w := s.softmax(0)[..., None]) * o.float().masked_fill(w < 1e-20, 0)).sum(0).to(o)),
+    "weights_in_the_outputs_dtype": ("though float16 makes it 0", lambda o, s: (
+        (w := s.softmax(0)[..., None].to(o)) * o.masked_fill(w == 0, 0)).sum(0)),
     "three_ranks": ("4 ranks", lambda *given: merge_attention__einsum(*(one[:3] for one in given))),
 }  # fmt: skip
 WRONG["split_feed_forward"] |= {
