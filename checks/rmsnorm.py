@@ -90,8 +90,6 @@ CANCELLING = lambda n: torch.tensor([1.0, -1.0]).repeat(4)[:, None] / n  # noqa:
 OF_U = "Here u is almost along n. What is left of a difference, if both were rounded to half precision before?"
 OF_ROWS = "Of the sum over rows little is left here. Was each product rounded before it was added?"
 GRAD_Y, X, *_ = _of_n(8, 4, 13, CANCELLING, torch.float16)
-
-
 check_rms_norm_backward = check_of(Exercise(rms_norm_backward, [
     Case("one row, eps 6", (*torch.tensor([[[8.0, -1.0]], [[2.0, -4.0]]]), torch.tensor([1.0, 2.0]), 6)),
     Case("three rows, eps 0.1", (draw(3, 4, seed=3), draw(3, 4, seed=4), torch.arange(-1.0, 3), 0.1), BATCH),
