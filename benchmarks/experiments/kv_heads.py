@@ -19,16 +19,16 @@ from helpers.model import Llama, count_parameters
 from helpers.text import encode
 from helpers.train import TINY, train
 
-N_HEADS, DIM, HIDDEN_DIM = 8, 96, 256
+MHA = replace(
+    TINY, vocab_size=512, dim=96, n_layers=4, n_heads=8, n_kv_heads=8, head_dim=12, hidden_dim=256, max_seq_len=128
+)
 BATCH_SIZE, MORE_STEPS = 16, 40
 
 
 def config(n_kv_heads):
     """The LLaMA with this many KV heads; two matrices of a head less make room for 8 units of three matrices."""
-    head_dim = DIM // N_HEADS
-    spare = 2 * DIM * head_dim * (N_HEADS - n_kv_heads)
-    sizes = dict(dim=DIM, n_layers=4, n_heads=N_HEADS, n_kv_heads=n_kv_heads, head_dim=head_dim)
-    return replace(TINY, vocab_size=512, max_seq_len=128, hidden_dim=HIDDEN_DIM + spare // (3 * DIM), **sizes)
+    spare = 2 * MHA.head_dim * (MHA.n_kv_heads - n_kv_heads)
+    return replace(MHA, n_kv_heads=n_kv_heads, hidden_dim=MHA.hidden_dim + spare // 3)
 
 
 def averaged(model, n_kv_heads):
@@ -36,7 +36,7 @@ def averaged(model, n_kv_heads):
     made = Llama(replace(model.config, n_kv_heads=n_kv_heads)).to(pick_device())
     weights = model.state_dict()
     for name in (name for name in weights if name.endswith(("k_proj.weight", "v_proj.weight"))):
-        groups = weights[name].unflatten(0, (n_kv_heads, N_HEADS // n_kv_heads, -1))
+        groups = weights[name].unflatten(0, (n_kv_heads, MHA.n_kv_heads // n_kv_heads, -1))
         weights[name] = groups.mean(dim=1).flatten(0, 1)
     made.load_state_dict(weights)
     return made.eval()
@@ -49,7 +49,7 @@ def main():
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     arguments = parser.parse_args()
     text, held_out = train_val_split(reference_text())
-    tokenizer = train_tokenizer(text, 512)
+    tokenizer = train_tokenizer(text, MHA.vocab_size)
     tokens = encode(tokenizer, text)
     kv_heads = [8, 4, 2, 1]
     from_start, at_once, later = ({n: [] for n in kv_heads} for _ in range(3))
@@ -68,14 +68,15 @@ def main():
             parameters[n] = count_parameters(model)
             learn(model, arguments.steps, seed=seed)
             from_start[n].append(judged(model))
-            for fewer in kv_heads if n == N_HEADS else []:
+            for fewer in kv_heads if n == MHA.n_kv_heads else []:
                 mean = averaged(model, fewer)
                 at_once[fewer].append(judged(mean))
                 learn(mean, MORE_STEPS, seed=100 + seed, peak=1e-3, warm_up=10)
                 later[fewer].append(judged(mean))
             print(seed, n, parameters[n], from_start[n][-1], flush=True)
-    content = {"steps": arguments.steps, "batch_size": BATCH_SIZE, "seq_len": 128, "dim": DIM, "n_layers": 4}
-    content |= {"n_heads": N_HEADS, "seeds": arguments.seeds, "parameters": parameters, "bits_per_byte": from_start}
+    content = {"steps": arguments.steps, "batch_size": BATCH_SIZE, "seq_len": MHA.max_seq_len, "dim": MHA.dim}
+    content |= {"n_layers": MHA.n_layers, "n_heads": MHA.n_heads, "seeds": arguments.seeds}
+    content |= {"parameters": parameters, "bits_per_byte": from_start}
     content |= {"more_steps": MORE_STEPS, "averaged": at_once, "averaged_then_trained": later}
     arguments.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
