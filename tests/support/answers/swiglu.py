@@ -167,6 +167,7 @@ def _cut_by(size, largest=False, over=torch.mean):
 
 
 _measured = _cut_by(lambda g, u, layer: (F.silu(g) * u).abs() * layer.down_proj.weight.norm(dim=0))
+_rms = _cut_by(lambda g, u, layer: (F.silu(g) * u).pow(2) * layer.down_proj.weight.norm(dim=0) ** 2)
 KEPT = {}
 
 
@@ -178,7 +179,7 @@ def by_size(model, n):
 
 RIGHT["cut_units"] = {
     "size_of_what_is_written": _measured,
-    "rms": _cut_by(lambda g, u, layer: (F.silu(g) * u).pow(2)),
+    "rms": _rms,
 }
 WRONG["cut_units"] |= {
     "largest": ("units that do most", _cut_by(lambda g, u, layer: (F.silu(g) * u).abs(), largest=True)),
@@ -191,7 +192,7 @@ WRONG["cut_units"] |= {
     "small_weights": ("Small weights", lambda model, n: torch.stack(
         [block.feed_forward.down_proj.weight.norm(dim=0) for block in model.layers]).topk(n, largest=False).indices),
     "one_block_for_all": ("the same numbers in each block",
-        lambda model, n: by_size(model, n)[:1].repeat(model.config.n_layers, 1)),
+        lambda model, n: _rms(model, n)[:1].repeat(model.config.n_layers, 1)),
     "of_another_model": ("argument `model`",
         lambda model, n: _measured(load_checkpoint(TINY_LLAMA) if len(model.layers) == 6 else model, n)),
     "rows_in_reverse": ("Row 0 fits block 5", lambda model, n: by_size(model, n).flip(0)),
