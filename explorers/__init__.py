@@ -3,8 +3,8 @@
 Each `explore_*` draws its figure once and then only moves what is on it, so a redraw takes a few hundredths of a
 second. The maths is that of `helpers.model`; colours and their meanings are those of `helpers.plots`.
 
-One file for each notebook holds its explorers, and is loaded when one of them is asked for. `circuit` and `leaky` are
-small models that notebooks 05 and 06 train.
+A file is loaded when one of its explorers is asked for. `circuit` and `leaky` are small models that notebooks 05 and 06
+train, and `drawings` has two pictures that stand still.
 """
 
 from importlib import import_module
@@ -12,14 +12,15 @@ from importlib import import_module
 FILES = {  # what is imported from here, by the file that is loaded when it is asked for
     "base": "Explorer new_figure slider switch toggle within",
     "causes": "explore_cuts explore_rows",
+    "drawings": "plot_head_wiring plot_llama_map",
     "film": "explore_training",
     "full_model": "explore_sizes explore_xray",
-    "generate": "explore_drafts explore_writing",
+    "generate": "explore_drafts explore_steps explore_writing",
     "gqa": "explore_cache explore_masks",
-    "parallel": "explore_devices explore_drag explore_ring explore_sums",
+    "parallel": "explore_devices explore_drag explore_fit explore_sums",
     "relatives": "explore_order explore_ports",
     "rmsnorm": "explore_dose explore_rms_norm",
-    "rope": "explore_hands explore_reach explore_rope",
+    "rope": "explore_reach explore_rope",
     "start": "explore_start",
     "swiglu": "explore_shut explore_swiglu",
     "train": "explore_losses",

@@ -17,9 +17,10 @@ import torch
 from beyond import parallel
 from beyond.families import PUBLISHED, edits
 from beyond.fast_decode import prepare_for_decoding
+from explorers import drawings
 from helpers import checkpoint, corpus, device, generate, masks, plots, text, train
 from helpers.checkpoint import model_from_weights
-from helpers.interventions import attention_by_layer, held_out_loss, outputs_of, patched, without_heads
+from helpers.interventions import attention_by_layer, held_out_loss, outputs_of, without_heads
 from helpers.model import (
     KVCache,
     Llama,
@@ -134,7 +135,6 @@ SAID = [
     (lambda: count_parameters(None), "model=None is a NoneType: pass a model, such as load_checkpoint(folder)"),
     (lambda: held_out_loss("tiny-llama"), "model='tiny-llama' is a str: pass a model, such as load_checkpoint(folder)"),
     (lambda: inside(without_heads(None, [])), "model=None is a NoneType: pass a model"),
-    (lambda: inside(patched(None, TOKENS, [])), "model=None is a NoneType: pass a model"),
     (lambda: attention_by_layer(None, TOKENS), "model=None is a NoneType: pass a model"),
     (lambda: causal_visible(3, 2), "n_query=3 … n_key=2"),
     (lambda: causal_visible(-1, 3), "n_query=-1 … n_key=3"),
@@ -149,7 +149,6 @@ SAID = [
     (lambda: write(stop=np.float64(2)), "stop=np.float64(2.0) … 0 to 63"),
     (lambda: generate.next_token_probabilities(torch.ones(1, 3).long()), "torch.int64 … pass logits.float()"),
     (lambda: masks.same_document(TOKENS[0] - 2, TOKENS[0], TOKENS[0]), "document has no position -1: it has 3, from 0"),
-    (lambda: masks.prefix(*TOKENS[[0, 0]], 2.5), "length=2.5 must be a whole number >= 0: pass an int, not a float"),
     (lambda: attention_by_layer(torch.nn.Linear(2, 2), TOKENS), "a Linear has no blocks … pass a Llama, such as load"),
     (lambda: Llama(RELATIVE), "a 'mistral' model has parts that Llama has not: call config.make()"),
     (lambda: model_from_weights(RELATIVE, RELATIVE.make().state_dict()), "has parts that Llama has not … beyond.fam"),
@@ -167,9 +166,6 @@ SAID = [
     (lambda: parallel.require_divisible(TINY, 3), "n_heads=4 … 3 processes: start a number … that divides it"),
     (lambda: inside(without_heads(MODEL, [(0, 9)])), "no head (0, 9): the model has 2 layers of 4 heads, from 0"),
     (lambda: outputs_of(MODEL, ["layer.0"], [TOKENS]), "no module 'layer.0': take a name of model.named"),
-    (lambda: inside(patched(MODEL, TOKENS[:, :2], [("final_norm", 1)])), "gives (1, 3, 32), for clean (1, 2, 32)"),
-    (lambda: inside(patched(MODEL, TOKENS, [("final_norm", 99)])), "no position 99: clean has 3 tokens"),
-    (lambda: inside(patched(MODEL, TOKENS, [("final_norm", slice(3, 9))])), "no position slice(3, 9, None): clean"),
     (lambda: held_out_loss(Llama(replace(TINY, vocab_size=2048))), "has 2048 tokens: pass one of tiny-llama's"),
     (lambda: run(steps=0), "steps=0 must be a whole number >= 1"),
     (lambda: run(seed=None), "seed=None must be a whole number >= 0: pass an int"),
@@ -182,7 +178,7 @@ SAID = [
     (lambda: train.train(prepare_for_decoding(MODEL, layout="rows"), lambda: torch.arange(99), steps=1),
      "no parameters … train the model it is made from"),
     (lambda: train.learning_rate(5, 10, float("nan")), "peak=nan must be a finite number >= 0"),
-    *((lambda sizes=sizes: plots.plot_head_wiring(*sizes),
+    *((lambda sizes=sizes: drawings.plot_head_wiring(*sizes),
        "n_heads={} is not a multiple of n_kv_heads={}: choose one of its divisors".format(*sizes))
       for sizes in ((6, 4), (8, 3), (4, 8), (0, 0))),
     (lambda: plots.plot_visible(causal_visible(0, 0)), "plot_visible cannot draw shape (0, 0): pass (queries, keys)"),

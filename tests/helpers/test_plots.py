@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Text
 
+from explorers import drawings
 from helpers import plots
 from helpers.model import causal_visible
 
@@ -30,8 +31,8 @@ VISIBLE = causal_visible(3, 5)
 EXAMPLES = {
     "plot_visible": lambda **to: plots.plot_visible(VISIBLE, **to),
     "plot_attention": lambda **to: plots.plot_attention(torch.rand(3, 5), visible=VISIBLE, **to),
-    "plot_head_wiring": lambda **to: plots.plot_head_wiring(8, 2, **to),
-    "plot_llama_map": lambda **to: plots.plot_llama_map(**to),
+    "plot_head_wiring": lambda **to: drawings.plot_head_wiring(8, 2, **to),
+    "plot_llama_map": lambda **to: drawings.plot_llama_map(**to),
 }
 
 
@@ -40,7 +41,8 @@ def new_axes():
     return Figure(layout="constrained").add_subplot()
 
 
-PLOTS = [name for name, _ in inspect.getmembers(plots, inspect.isfunction) if name.startswith("plot_")]
+DRAWN = [*inspect.getmembers(plots, inspect.isfunction), *inspect.getmembers(drawings, inspect.isfunction)]
+PLOTS = [name for name, _ in DRAWN if name.startswith("plot_")]
 
 
 @pytest.mark.parametrize("name", PLOTS)  # a new one needs its example above
@@ -85,7 +87,7 @@ def test_weights_have_a_fixed_scale():
 
 
 def test_wires_end_where_the_numbers_say():
-    wires = plots.plot_head_wiring(4, 2, ax=new_axes()).lines
+    wires = drawings.plot_head_wiring(4, 2, ax=new_axes()).lines
     joined = [line.get_xdata().tolist() for line in wires if len(line.get_xdata()) == 2]
     assert joined == [[0, 0.5], [1, 0.5], [2, 2.5], [3, 2.5]]
 
@@ -118,5 +120,5 @@ def test_show_stores_the_description_prints_it_and_closes_the_figure(monkeypatch
 
 
 def test_show_prints_no_picture_where_no_notebook_is(capsys):
-    plots.show(plots.plot_head_wiring(2, 1).figure, alt="Two wires.")
+    plots.show(drawings.plot_head_wiring(2, 1).figure, alt="Two wires.")
     assert capsys.readouterr() == ("<figure>\nFigure: Two wires.\n", "")
