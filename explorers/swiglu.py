@@ -5,122 +5,86 @@ import torch
 from matplotlib.patches import Polygon
 from torch.nn import functional as F
 
-from explorers.base import GREY, PALE, Explorer, bundled, new_figure, slider, switch, toggle
+from explorers.base import GREY, PALE, Explorer, bundled, new_figure, slider, switch
 from helpers.interventions import held_out_windows, replaced
 from helpers.model import SwiGLU
-from helpers.plots import HIDDEN, INK, VALUE
+from helpers.plots import HIDDEN, INK
 
-TEXT, TOKENS = 4, 128  # of the held-out windows: one that, half opened, costs about the mean of all 16 in each range
-RANGES = {"below −1": (-torch.inf, -1), "between −1 and 1": (-1, 1), "above 1": (1, torch.inf)}
-BARS = {"gates": (GREY, PALE), "write": ("#00695E", VALUE), "cost": ("#C00000", "#C00000")}  # ink, fill
-TOP = 0.3  # [nat/token], the cost that is drawn as high as 100 %
+TEXT, TOKENS = 9, 128  # of the held-out windows: one where half open, open and shut gates cost about the mean of all
+RANGES = {"low gates": (-torch.inf, -1), "middle gates": (-1, 1), "high gates": (1, torch.inf)}
+TOP = 0.3  # [nat/token], the added loss at which a bar is full
 
 
 def explore_shut() -> Explorer:
-    """The opening as the reader bends it; for each range of gates how many, what they write, and what bending costs."""
-    run, g = _ranges(), torch.linspace(-4, 4, 161)
+    """The opening as the reader bends it, and what it costs to bend it for the gates of one range alone."""
+    cost, g = _cost(), torch.linspace(-4, 4, 161)
     figure, parts = new_figure(1)
     parts.remove()
-    figure.set_size_inches(8.0, 4.4)
-    curve, bars = figure.subplots(2, 1, height_ratios=[1, 1.2], sharex=True)
+    figure.set_size_inches(8.0, 4.2)
+    curve, bars = figure.subplots(2, 1, height_ratios=[1.1, 1], sharex=True)
 
-    # What is fixed: the opening as trained; three ranges with three bars each, and their names.
+    # What is fixed: the opening as trained; three ranges and their names.
     curve.plot(g, torch.sigmoid(g), color=GREY, ls="--", zorder=2)
     curve.text(3.95, 0.84, "as trained", color=GREY, ha="right", va="top")
-    curve.set(xlim=(-4, 4), ylim=(-0.12, 1.25), ylabel="opening")
+    curve.set(xlim=(-4, 4), ylim=(-0.08, 1.35), ylabel="opening")
     curve.set_yticks((0, 0.5, 1), ("0, shut", "½", "1, open"))
     curve.tick_params(axis="x", length=0, labelbottom=False)
-    bars.set(ylim=(-0.15, 1.12), yticks=[], xlabel="gate g")
-    bars.axhline(0, color=INK, lw=0.8)
+    bars.set(ylim=(0, 1.25), yticks=[], xlabel="gate g")
+    bars.set_title("Added loss [nat/token], if only this range gets your curve")
     curve.spines["bottom"].set_visible(False)
     bars.spines["left"].set_visible(False)
     for ax in (curve, bars):
         for edge in (-1, 1):
             ax.axvline(edge, color=PALE, lw=1, zorder=0)
-    places = [-3.4, -2.5, -1.6, -0.65, 0, 0.65, 1.6, 2.5, 3.4]
-    for at, (name, (ink, _)) in zip(places, 3 * list(BARS.items()), strict=True):
-        bars.text(at, -0.04, name, ha="center", va="top", color=ink, fontsize=9)
+    for at, name in zip((-3.9, -0.9, 1.1), RANGES, strict=True):
+        curve.text(at, 1.33, name, color=GREY, va="top")
 
-    # What moves: the opening, and what lies between it and the trained one; nine bars, three outlines, nine numbers.
+    # What moves: the opening, and what lies between it and the trained one; three bars and their numbers.
     area = curve.add_patch(Polygon([(0, 0)], fc="#F3D3D3", ec="none", zorder=1))
     (ours,) = curve.plot(g, g, color=INK, lw=2.6, zorder=3)
-    solid = bars.bar(places, 1.0, width=0.5, color=3 * [fill for _, fill in BARS.values()])
-    dotted = bars.bar(places[1::3], 1.0, width=0.5, fc="none", ec="#00695E", lw=1.4, ls=":")
-    numbers = [bars.text(at, 0, "", ha="center", va="bottom") for at in places]
+    solid = bars.bar((-2.5, 0, 2.5), 1.0, width=0.8, color="#C00000")
+    numbers = [bars.text(at, 0, "", ha="center", va="bottom") for at in (-2.5, 0, 2.5)]
 
-    def draw(low, high, steep, at_random):
+    def draw(left, right):
         def opening(gate):
-            return low + (high - low) * torch.sigmoid(steep * gate)
+            return left + (right - left) * torch.sigmoid(gate)
 
-        found, new = run(opening, at_random), opening(g)
+        found, new = cost(opening), opening(g)
         ours.set_ydata(new)
         area.set_xy(np.concatenate((np.stack((g, torch.sigmoid(g)), 1), np.stack((g, new), 1)[::-1])))
-        for part, (many, wrote, writes, cost) in enumerate(found):
-            dotted[part].set_height(min(writes, 1))
-            tops = many, max(wrote, min(writes, 1)), min(max(cost / TOP, 0), 1)
-            changed = f" → {writes:.0%}" if part != 1 and round(wrote, 2) != round(writes, 2) else ""
-            said = f"{many:.0%}", f"{wrote:.0%}{changed}", f"{cost:+z.2f}".replace("-", "−") + " ↑" * (cost > TOP)
-            for bar, height in zip(solid[3 * part :], (many, wrote, tops[2]), strict=False):
-                bar.set_height(max(height, 0.006))
-            for number, top, words in zip(numbers[3 * part :], tops, said, strict=False):
-                number.set(text=words, y=top + 0.02)
-        bars.set_title("As many gates as in each range, drawn at random" if at_random else "Each range bent alone")
-        each = (
-            f"{name}: {many:.0%} of the gates write {wrote:.0%}, with your opening {writes:.0%}; cost {cost:+z.2f}"
-            for name, (many, wrote, writes, cost) in zip(RANGES, found, strict=True)
-        )
-        who = "As many gates as in each range, drawn at random. " if at_random else "Each range bent alone. "
-        return (who + ". ".join(each) + ".").replace("+-", "−").replace(" -", " −")
+        said = [f"{loss:+z.2f}".replace("-", "−") for loss in found]
+        for bar, number, loss, words in zip(solid, numbers, found, said, strict=True):
+            bar.set_height(height := min(max(loss / TOP, 0.008), 1))
+            number.set(text=words + " ↑" * (loss > TOP), y=height + 0.02)
+        each = ", ".join(f"{name} {words}" for name, words in zip(RANGES, said, strict=True))
+        return f"Added loss in nat per token, if one range alone gets your curve: {each}."
 
     controls = {
-        "low": slider("opening when shut", 0.0, 0.0, 1.0, 0.05),
-        "high": slider("opening when open", 1.0, 0.0, 1.2, 0.05),
-        "steep": slider("steepness", 1.0, 0.0, 8.0, 0.25),
-        "at_random": toggle("as many gates, drawn at random"),
+        "left": slider("left end of the curve", 0.0, 0.0, 1.0, 0.05),
+        "right": slider("right end of the curve", 1.0, 0.0, 1.2, 0.05),
     }
-    alt = "Above: the opening against the gate, yours black, as trained dashed. Below, for gates under −1, between and "
-    return Explorer(figure, draw, controls, alt + "over 1: bars for how many, what they write, and the added loss.")
+    alt = "Above: the opening against the gate, yours black, as trained dashed. Below: bars for the added loss, if "
+    return Explorer(figure, draw, controls, alt + "only low (under −1), middle or high gates (over 1) get your curve.")
 
 
-def _ranges():
-    # A function: opening, at random -> for each range its share of the gates and of what is written (squares), that
-    # share with the new opening, and what the loss rises by if this range alone gets it.
+def _cost():
+    # A function: opening -> for each range, what the loss rises by if its gates alone get this opening.
     model, text = bundled(), held_out_windows()[TEXT, : TOKENS + 1]
-    layers, rows = [block.feed_forward for block in model.layers], text[None, :-1].expand(3, -1)
     over, upto = torch.tensor(list(RANGES.values())).T[..., None, None]  # (3, 1, 1) each: row r bends range r
-    gates, sizes = [], []  # of each layer, as trained: g, and the square of what g · u adds
-
-    def watch(layer, x):
-        g, u = layer.gate_proj(x), layer.up_proj(x)
-        gates.append(g[0])
-        sizes.append((g * u * layer.down_proj.weight.norm(dim=0))[0].square())
-        sizes[-1] /= (sizes[-1] * torch.sigmoid(g[0]).square()).sum() * len(layers)
-        return layer.down_proj(F.silu(g) * u)
 
     @torch.inference_mode()
-    def losses(forward, rows):
-        with replaced(SwiGLU, forward):
-            logits = model(rows)
-        return F.cross_entropy(logits.mT, text[1:].expand(len(rows), -1), reduction="none").mean(dim=1)
-
-    trained = losses(watch, rows[:1])
-    gates, sizes = torch.stack(gates), torch.stack(sizes)
-    own = (gates > over[:, None]) & (gates <= upto[:, None])  # (range, layer, T, unit)
-    order = torch.randperm(gates.numel(), generator=torch.Generator().manual_seed(0))
-    drawn = own.flatten(1)[:, order].view_as(own)
-    wrote = sizes * torch.sigmoid(gates).square()
-
-    def run(opening, at_random):
+    def losses(opening):
         def forward(layer, x):
-            g = layer.gate_proj(x)
-            bent = drawn[:, layers.index(layer)] if at_random else (g > over) & (g <= upto)
-            return layer.down_proj(torch.where(bent, opening(g), torch.sigmoid(g)) * g * layer.up_proj(x))
+            g, u = layer.gate_proj(x), layer.up_proj(x)
+            opened = torch.where((g > over) & (g <= upto), opening(g), torch.sigmoid(g))
+            return layer.down_proj(opened * g * u)
 
-        members, cost = (drawn if at_random else own).flatten(1).float(), losses(forward, rows) - trained
-        written = torch.stack([wrote, sizes * opening(gates).square()]).flatten(1)
-        return torch.cat([members.mean(1, keepdim=True), members @ written.T, cost[:, None]], dim=1).tolist()
+        with replaced(SwiGLU, forward):
+            logits = model(text[None, :-1].expand(3, -1))
+        return F.cross_entropy(logits.mT, text[1:].expand(3, -1), reduction="none").mean(dim=1)
 
-    return run
+    trained = losses(torch.sigmoid)
+    return lambda opening: (losses(opening) - trained).tolist()
 
 
 def explore_swiglu() -> Explorer:

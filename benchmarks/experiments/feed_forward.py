@@ -6,9 +6,6 @@ weights start from the same numbers, and all models read the same windows in the
 since small numbers at the start make SiLU and GELU nearly straight lines: once with the feed-forward's matrices drawn
 with standard deviation 0.02, which in this narrow model makes gates of about 0.2, once with 1 / sqrt(inputs), which
 makes gates of about 1. Judged in bits per byte of held-out text.
-
-Three controls say why: no activation; SiLU(5z)/5, which has SiLU's slope at 0 and bends five times nearer to it; and
-Bilinear, the product without a curve. They are stored for the start 0.02 only (--starts 0.02 --layers ...).
 Run: python -m benchmarks.experiments.feed_forward helpers/assets/feed_forward.json (40 minutes on two cores).
 """
 
@@ -52,7 +49,7 @@ class ReGLU(SwiGLU):
 
 
 class Bilinear(SwiGLU):
-    """SwiGLU without SiLU: the product alone."""
+    """SwiGLU without an opening: the product alone."""
 
     def forward(self, x):
         return self.down_proj(self.gate_proj(x) * self.up_proj(x))
@@ -65,9 +62,7 @@ LAYERS = {
     "SiLU": lambda: TwoMatrices(CONFIG.dim, F.silu),
     "ReGLU": lambda: ReGLU(CONFIG.dim, CONFIG.hidden_dim),
     "SwiGLU": lambda: SwiGLU(CONFIG.dim, CONFIG.hidden_dim),
-    "no activation": lambda: TwoMatrices(CONFIG.dim, lambda z: z),
-    "SiLU(5z)/5": lambda: TwoMatrices(CONFIG.dim, lambda z: F.silu(5 * z) / 5),
-    "Bilinear": lambda: Bilinear(CONFIG.dim, CONFIG.hidden_dim),
+    "Bilinear": lambda: Bilinear(CONFIG.dim, CONFIG.hidden_dim),  # stored for the start 0.02 only
 }
 
 

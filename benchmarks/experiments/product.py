@@ -4,8 +4,7 @@ A token x of D normal numbers is divided by its root mean square, as RMSNorm doe
 The older layer has 128 hidden units around ReLU, and the gated one, SwiGLU, as many as give it the same number of
 parameters. Both are trained alike, on fresh tokens in every step. The error is the root mean square of what is wrong,
 in percent of that of the product, on tokens that were not trained on. In a third run ReLU gets tokens whose first two
-coordinates lie on a circle for every D, as they do for D = 2, because there they are the whole token; in a fourth run
-the other coordinates of these tokens are 0, too, so that there is nothing that the layer must learn to ignore.
+coordinates lie on a circle for every D, as they do for D = 2, because there they are the whole token.
 Run: OMP_NUM_THREADS=1 python -m benchmarks.experiments.product helpers/assets/product.json (a few minutes).
 """
 
@@ -17,11 +16,10 @@ import torch
 from torch.nn import functional as F
 
 DIMS, UNITS, STEPS, BATCH, SEEDS = (2, 4, 16, 64), 128, 1500, 512, 3
-ON_CIRCLE, ALONE = "ReLU, on a circle", "ReLU, on a circle, the rest 0"
+ON_CIRCLE = "ReLU, on a circle"
 LAYERS = {  # units, so that all have the same number of parameters
     "ReLU": lambda dim: UNITS,
     ON_CIRCLE: lambda dim: UNITS,
-    ALONE: lambda dim: UNITS,
     "SwiGLU": lambda dim: round(UNITS * (dim + 1) / (2 * dim + 1)),
 }
 
@@ -39,8 +37,8 @@ def error_of(name: str, dim: int) -> list[float]:
 
     def tokens(n):
         x = of_rms_1(normal(n, dim))
-        if name in (ON_CIRCLE, ALONE):
-            x = torch.cat((of_rms_1(x[..., :2]), x[..., 2:] * (name == ON_CIRCLE)), dim=-1)
+        if name == ON_CIRCLE:
+            x = torch.cat((of_rms_1(x[..., :2]), x[..., 2:]), dim=-1)
         return x, x[..., :1] * x[..., 1:2]
 
     shapes = [(dim, units)] * (1 + gated) + [(units, 1)]
