@@ -54,12 +54,3 @@ def same_document(query: torch.Tensor, key: torch.Tensor, document: torch.Tensor
     if not at.is_meta and len(outside := at[(at < 0) | (at >= len(document))]):  # meta: there are no numbers to look at
         raise ValueError(f"document has no position {outside[0]}: it has {len(document)}, from 0: number them all.")
     return document[key] == document[query][:, None]
-
-
-def prefix(query: torch.Tensor, key: torch.Tensor, length: int) -> torch.Tensor:
-    """The key is one of the first `length` tokens, which every query may read: join it with | causal.
-
-    Source:
-        prefix LM, arXiv 1910.10683, section 3.2.1.
-    """
-    return (key < validate.require_whole("length", length, 0)).expand(len(query), -1)

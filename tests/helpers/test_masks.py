@@ -15,7 +15,6 @@ RULES = {  # name: may this query see this key? size stands for the rule's own n
     "itself": lambda q, k, size: k == q,
     "sliding_window": lambda q, k, size: q - k < size,
     "left_padding": lambda q, k, size: k >= size,
-    "prefix": lambda q, k, size: k < size,
     "same_document": lambda q, k, size: DOCUMENT[q] == DOCUMENT[k],
 }
 
