@@ -392,7 +392,7 @@ def _finds_bugs(function, _):
         if answers[name] != right:
             at = [mine == want for mine, want in zip(answers[name], right, strict=True)].index(False)
             does = "fails" if right[at] else "passes"
-            said = f"a model with the bug “{name}” {does} your property {NAMES[at]}, unlike on the board of 5.7."
+            said = f"a model with the bug “{name}” {does} your property {NAMES[at]}, unlike the course's own."
             raise Wrong(said, OWN)
     return N_MODELS
 

@@ -151,7 +151,9 @@ def _branches(block, silent, x, *shared):
     return x + attended[1] if side_by_side else read[0], after
 
 
-def explore_xray(model=TINY_LLAMA, text=SENTENCE, blocks=(), heads=(), tokenizer=None, speed=1.0) -> Explorer:
+def explore_xray(
+    model=TINY_LLAMA, text=SENTENCE, blocks=(), heads=(), tokenizer=None, speed=1.0, plain=False
+) -> Explorer:
     """A run from tokens to next words: ablate parts, and see what it changes. Of LLaMA also with a fault, A to F.
 
     Clocks have a row for each way to turn; they are hatched where nothing turns. A window stands under its block.
@@ -163,6 +165,7 @@ def explore_xray(model=TINY_LLAMA, text=SENTENCE, blocks=(), heads=(), tokenizer
         blocks, heads: which are shown, at most eight each; no blocks are eight at most, evenly spread.
         tokenizer: of a model that is no folder, such as load_tokenizer(folder).
         speed: of RoPE, at first.
+        plain: nothing but parts to ablate, without clocks and controls.
     """
     is_own = not is_usual(model)
     model, tokens, read = opened(model, text, tokenizer, 10)
@@ -172,16 +175,19 @@ def explore_xray(model=TINY_LLAMA, text=SENTENCE, blocks=(), heads=(), tokenizer
     words = [word(token) for token in tokens[0].tolist()]
     measure = _measured(model, tokens, is_own, blocks, heads, word)
     whole = measure()
-    picture = _Xray(model, blocks, heads, words, whole)
+    picture = _Xray(model, blocks, heads, words, whole, plain)
 
-    def draw(token, show, clicked, speed=1.0, fault="none"):
+    def draw(clicked, token=None, show=PLAIN, speed=1.0, fault="none"):
         seen = measure(clicked, speed, fault)
         picture.show_run(seen, token, show)
-        picture.turn_hands(seen.turns, speed * token, show)
+        if not plain:
+            picture.turn_hands(seen.turns, speed * token, show)
         picture.cross_out(clicked, show)
         picture.show_loss(seen.loss, sum(measure((part,)).loss - whole.loss for part in clicked))
-        first, after = picture.first_change(seen, show), seen.words[-1][token]
-        return f"{first}After “{words[token]}”: “{after}” ({seen.chances[token]:.2f}). The loss is {seen.loss:.2f}."
+        said = picture.first_change(seen, show)
+        if not plain:
+            said += f"After “{words[token]}”: “{seen.words[-1][token]}” ({seen.chances[token]:.2f}). "
+        return f"{said}The loss is {seen.loss:.2f}."
 
     controls = {"token": slider("position", len(words) - 2, 0, len(words) - 1)}
     if picture.speeds.any():
@@ -190,8 +196,8 @@ def explore_xray(model=TINY_LLAMA, text=SENTENCE, blocks=(), heads=(), tokenizer
         controls["fault"] = switch("fault", ("none", *"ABCDEF"))
     controls["show"] = switch("show", (PLAIN, HANDS))
     alt = "Down: blocks. Left their attention masks; right, for each token, whether its vector changed (red). "
-    alt += "Above RoPE's clocks, below the loss."
-    explorer = Explorer(picture.figure, draw, controls, alt, picture.parts, several=True)
+    alt += "Below the loss." if plain else "Above RoPE's clocks, below the loss."
+    explorer = Explorer(picture.figure, draw, {} if plain else controls, alt, picture.parts, several=True)
     if not is_own:
         explorer.controls["clicked"].value = (f"feed-forward of block {blocks[len(blocks) // 3]}",)
     return explorer
@@ -227,11 +233,11 @@ def _measured(model, tokens, is_own, blocks, heads, word):
 
 
 class _Xray:  # the picture, in pixels: RoPE's clocks above, attention masks left, the stream right, the loss below
-    def __init__(self, model, blocks, heads, words, whole):
+    def __init__(self, model, blocks, heads, words, whole, plain):
         n, self.whole = len(words), whole
         self.ways, self.speeds = _ways_to_turn(model, blocks)
         self.rows = np.add.outer(2 * np.array(blocks), (0, 1)).ravel()  # of all branches those that are shown
-        self.top = TOP + 34 * (len(self.ways) - 1)
+        self.top = 64 if plain else TOP + 34 * (len(self.ways) - 1)
         self.end = self.top + len(blocks) * PITCH
         self.cell = min(264 // (len(heads) * (n + 1)), 66 // n)  # of a mask
         self.side, self.step = self.cell * n, self.cell * (n + 1)  # of a mask, and from one to the next
@@ -251,7 +257,8 @@ class _Xray:  # the picture, in pixels: RoPE's clocks above, attention masks lef
                 self.places[f"head {head} of block {block}"] = LEFT + self.step * at, y, self.side, self.side
             self.places[f"feed-forward of block {block}"] = self.right, y, self.width, PITCH - 6
         self.parts = {name: within(self.ax, x, y, x + w, y + h) for name, (x, y, w, h) in self.places.items()}
-        self._fix_clocks(model.inv_freq.shape[-1])
+        if not plain:
+            self._fix_clocks(model.inv_freq.shape[-1])
         self._fix_names(blocks, heads, words, _sees(model, blocks))
         self._add_what_moves(len(blocks), n)
 
@@ -311,7 +318,7 @@ class _Xray:  # the picture, in pixels: RoPE's clocks above, attention masks lef
         stream = _stream(seen.apart[self.rows], seen.words, self.whole.words[-1], self.column, show == HANDS)
         image.paste(stream, (self.right - LEFT, 0))
         self.pixels.put(image, LEFT, 84)
-        self.frame.set_x(self.right + self.column * token)
+        self.frame.set(x=self.right + self.column * (token or 0), visible=token is not None)
         self.row_says.set_text("next word" if show == PLAIN else "was")
 
     def turn_hands(self, turns, time, show):  # those of the clocks, and, if they are shown, those of the branches

@@ -170,32 +170,6 @@ def without_heads(model: Llama, heads: Iterable[tuple[int, int]]) -> Iterator[No
 
 
 @contextmanager
-def patched(model: nn.Module, clean: torch.Tensor, places: Iterable[tuple[str, int | slice]]) -> Iterator[None]:
-    """Inside the `with`, modules return at some positions what they return for `clean` (B, T): activation patching.
-
-    Places are pairs of a name in `model.named_modules()` and a position or slice of them: ("layers.2.attention", 5).
-    """
-    places, kept = list(places), {}
-
-    def swap(name, output):
-        if output.shape != kept[name].shape:
-            raise ValueError(f"{name} gives {tuple(output.shape)}, for clean {tuple(kept[name].shape)}: use one shape.")
-        output = output.clone()
-        for position in [position for place, position in places if place == name]:
-            output[:, position] = kept[name][:, position]
-        return output
-
-    with _hooks(model, dict(places), kept.__setitem__), torch.no_grad():
-        model(clean)
-    for name, position in places:
-        n = kept[name].shape[1]
-        if position not in range(-n, n) if isinstance(position, int) else not len(torch.arange(n)[position]):
-            raise ValueError(f"{name} has no position {position}: clean has {n} tokens, numbered from 0.")
-    with _hooks(model, dict(places), swap):
-        yield
-
-
-@contextmanager
 def _hooks(model, names, change, before=False):
     """A module's input (before) or output becomes change(name, tensor); None leaves it as it is."""
     require_model(model)

@@ -13,7 +13,6 @@ from helpers.interventions import (
     attention_by_layer,
     held_out_loss,
     held_out_windows,
-    patched,
     replaced,
     weights_of,
     without_heads,
@@ -22,7 +21,6 @@ from helpers.model import RMSNorm, SwiGLU
 from helpers.text import TINY_LLAMA
 from tests.support.models import TINY, draw_tokens, make_model
 
-LAST = f"layers.{TINY.n_layers - 1}"
 KINDS = {
     "plain": make_model,
     "prepared": lambda: prepare_for_decoding(make_model(), layout="rows"),
@@ -31,7 +29,6 @@ KINDS = {
 WAYS = {
     "module": lambda model: replaced(model.layers[0].ffn_norm, lambda _, x: x),
     "zero": lambda model: without_heads(model, [(0, 1), (1, 0), (1, 3)]),
-    "patch": lambda model: patched(model, draw_tokens(2, 16).flip(0), [(LAST, slice(4, None)), (LAST, 2)]),
 }
 
 
@@ -115,16 +112,6 @@ def test_what_is_no_weighted_sum_of_values_has_no_weights():
         make_model()(tokens)  # another model stays as it is
     with attending(model, squared), pytest.raises(ValueError, match="gives no weighted sum of the values"):
         model(tokens)
-
-
-def test_patching_every_position_of_the_last_block_gives_the_clean_logits(model, tokens):
-    clean = tokens.flip(1)
-    with patched(model, clean, [(LAST, slice(None))]):
-        assert torch.equal(model(tokens), model(clean))
-    for position in (0, 5, 15, -1, -16):  # -1 is the last, as in Python
-        with patched(model, clean, [(LAST, position)]):
-            now = model(tokens)
-        assert (now != model(tokens)).any(dim=(0, 2)).nonzero().flatten().tolist() == [position % 16]
 
 
 def test_the_loss_is_that_of_the_same_windows_everywhere():

@@ -65,9 +65,9 @@ RIGHT["properties"] |= {
     "tensors": lambda model: [torch.tensor(one) for one in properties__pieces(model)],
 }
 WRONG["properties"] |= {
-    "each_only_with_those_before": ("rows, unlike on the board … its own comparison", lambda model: (
+    "each_only_with_those_before": ("rows, unlike the course … its own comparison", lambda model: (
         lambda f, p, r: (f, f and p, f and p and r))(*properties__pieces(model))),
-    "row_alone_with_a_cache": ("rows, unlike on the board … without a cache", lambda model: (
+    "row_alone_with_a_cache": ("rows, unlike the course … without a cache", lambda model: (
         *properties__pieces(model)[:2], _padded_as_in_pieces(model))),
     "last_logit_of_rows": ("all logits of the row", lambda model: (
         *properties__pieces(model)[:2], properties__pieces(
