@@ -50,25 +50,25 @@ def learn_to_repeat(
 
 
 @torch.no_grad()
-def letters(start: dict, end: dict) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """How two stages of a training place the letters, and what block 0 does with each pair of them at the end.
+def letters(stages: dict) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where a training has put the letters, and what block 0 does with each pair of them.
 
     Args:
-        start: the weights of one stage.
-        end: of the other; its embedding table has the direction.
+        stages: of a film, {step: (loss, weights)}; the last one is looked at.
 
     Returns:
-        The letters' places along the table's first direction, at the start and at the end, (32,) each; and the weight
-        of each head on the letter just before, (H, 32 letters before, 32 letters now), after 10 random ones.
+        The letters' places along the first direction of the embedding table, (32,); and the weight of each head on the
+        letter just before, (H, 32 letters before, 32 letters now), after 10 random ones.
     """
-    n, length, table = CONFIG.vocab_size, 12, "tok_embeddings.weight"
+    *_, (_, trained) = stages.values()
+    n, length, table = CONFIG.vocab_size, 12, trained["tok_embeddings.weight"]
     pairs = torch.cartesian_prod(torch.arange(n), torch.arange(n)).repeat(8, 1)
     ahead = torch.randint(n, (len(pairs), length - 2), generator=torch.Generator().manual_seed(0))
     model = Llama(CONFIG)
-    model.load_state_dict(end)
+    model.load_state_dict(trained)
     block, (cos, sin, _) = model.layers[0], model.rotation_and_mask(length)
     x = block.attention_norm(model.tok_embeddings(torch.cat([ahead, pairs], dim=1)))
     q, k, _ = block.attention.rotated_qkv(x, cos, sin)
     weights = attention_weights(q, repeat_kv(k, block.attention.n_rep), causal_visible(length, length))[:, :, -1, -2]
-    direction = torch.linalg.svd(end[table]).Vh[0]
-    return start[table] @ direction, end[table] @ direction, weights.view(8, n, n, -1).mean(0).permute(2, 0, 1)
+    place = table @ torch.linalg.svd(table).Vh[0]  # whose sign differs from machine to machine
+    return place * place[0].sign(), weights.view(8, n, n, -1).mean(0).permute(2, 0, 1)
