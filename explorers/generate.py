@@ -1,7 +1,6 @@
 """The explorers of notebook 07: a model writes, token by token, and with drafts; and repeats in texts."""
 
 import functools
-from itertools import pairwise
 
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -9,133 +8,86 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from explorers.base import GREY, PALE, Explorer, arc, bare, bundled, hide_future, readable, slider, switch
+from explorers.base import GREY, PALE, Explorer, bare, bundled, hide_future, readable, slider, switch
 from helpers.corpus import load_text, train_val_split
 from helpers.generate import next_token_probabilities
 from helpers.interventions import attention_by_layer
-from helpers.model import causal_visible, rope_angles
-from helpers.plots import HATCH, HIDDEN, INK, KEY, QUERY
+from helpers.model import causal_visible
+from helpers.plots import HATCH, HIDDEN, INK, KEY
 from helpers.text import encode, load_tokenizer
 
-PROMPT, N, BARS, PAIR, COLUMNS = "The value of the argument is", 32, 14, 3, 92
-DRAW, *WAYS = SHOWN = ("the draw", "the step, with a cache", "the step, without a cache")
-CACHED = WAYS[0]
-TEMPERATURES, TOP_PS = torch.arange(21) / 10, [n / 10 for n in range(1, 11)]
-MAP = (-0.5, N - 0.5)
-PANELS = {  # left, bottom, width, height, in shares of the picture; limits of x and y; title
-    "page": (0.025, 0.83, 0.95, 0.11, (0, COLUMNS), (2, 0), ""),
-    "bars": (0.065, 0.27, 0.91, 0.42, (-0.6, BARS - 0.4), (0, 1), "What may come next, and with which probability"),
-    "line": (0.065, 0.07, 0.91, 0.06, (0, 1), (0, 1), "The draw: a random number falls on a line"),
-    "clock": (0.08, 0.42, 0.28, 0.30, (-1.1, 1.1), (-1.1, 1.1), "Angles of frequency pair 3"),
-    "work": (0.085, 0.09, 0.24, 0.2, (6, N), (0, 42), "Multiplications [million]"),
-    "mask": (0.52, 0.21, 0.455, 0.53, MAP, (N - 0.5, -0.5), "Who attends to whom; dark: computed in this step"),
-    "kept": (0.52, 0.05, 0.455, 0.035, MAP, (0, 1), "Slots of the cache; dark: written in this step"),
-}
-IN_DRAW = ("bars", "line")
+PROMPT, N, BARS, COLUMNS, HEAT = "The value of the argument is", 32, 14, 92, 0.8
+CACHED, WHOLE = WAYS = ("with a cache", "without a cache")
+TEMPERATURES = torch.arange(21) / 10
+OLD_KEY = "#F3C9AE"
 
 
 def explore_writing() -> Explorer:
-    """The bundled model writes: the draw of a token; or what its step computes, what the cache keeps, and the work."""
-    model, tokenizer = bundled(), load_tokenizer()
-    prompt, numbers = encode(tokenizer, PROMPT), torch.rand(N, generator=torch.Generator().manual_seed(0))
-    n_prompt, texts = len(prompt), _all_texts(model, prompt, numbers)
-    picture = _Writing(model, tokenizer, n_prompt, numbers)
+    """The bundled model writes: its text so far, and the probabilities from which the newest token was drawn."""
+    model, tokenizer, n_prompt, texts = _written()
+    picture = _Draw(tokenizer, n_prompt)
 
     @functools.cache  # the slider of the token asks again and again
-    def read(temperature, top_p):
-        text = texts[TOP_PS.index(round(top_p, 1)), round(10 * temperature)]
-        logits, weights = model(text[None])[0, n_prompt - 1 : -1], attention_by_layer(model, text[None]).mean((0, 1))
-        shares = next_token_probabilities(logits, temperature, None, top_p)
-        own = logits.softmax(-1)[range(N - n_prompt), text[n_prompt:]].tolist()
-        return text, shares, own, weights
+    def read(temperature):
+        text = texts[round(10 * temperature)]
+        logits = model(text[None])[0, n_prompt - 1 : -1]
+        return text, next_token_probabilities(logits, temperature), _sure(logits, text[n_prompt:])
 
-    def draw(new, temperature, top_p, show):
-        text, shares, own, weights = read(temperature, top_p)
-        at = n_prompt + new - 1  # the step reads the token before `at` and writes the one at it
-        picture.show_panels(show == DRAW)
-        picture.show_text(text[: at + 1].tolist(), own)
-        if show == DRAW:
-            return picture.show_draw(at, text[at].item(), shares[new - 1])
-        return picture.show_step(at, weights, show)
+    def draw(new, temperature):
+        text, shares, own = read(temperature)
+        at = n_prompt + new - 1
+        picture.page.show(text[: at + 1].tolist(), own)
+        return picture.show(text[at].item(), shares[new - 1])
 
     controls = {
         "new": slider("new token", 20, 1, N - n_prompt),
-        "temperature": slider("temperature", 0.8, 0.0, 2.0, 0.1),
-        "top_p": slider("top-p", 0.9, 0.1, 1.0, 0.1),
-        "show": switch("show", SHOWN),
+        "temperature": slider("temperature", HEAT, 0.0, 2.0, 0.1),
     }
-    alt = "A text that is written. Below, the draw: probabilities, and a number on a line. Or the step: attention row "
-    return Explorer(picture.figure, draw, controls, alt + "by row, slots of the cache, a hand for each key, the work.")
+    alt = "A text that is written, its newest token framed. Below, a bar for each of the likeliest tokens, as high as "
+    return Explorer(picture.figure, draw, controls, alt + "its probability; the token that came is orange.")
 
 
-class _Writing:  # the picture: its panels, what is fixed and what moves in them (_add_…), and how it moves (show_…)
-    def __init__(self, model, tokenizer, n_prompt, numbers):
-        self.tokenizer, self.n_prompt, self.numbers = tokenizer, n_prompt, numbers
-        self.figure, axes = Figure(figsize=(8.4, 5.2), dpi=110, facecolor="white", layout="none"), {}
-        for name, (*place, x, y, title) in PANELS.items():
-            axes[name] = ax = self.figure.add_axes(place)
-            bare(ax, x, y, "equal" if name == "clock" else "auto")
-            height = 1.5 if name == "line" else 1.03
-            ax.text(0, height, title, transform=ax.transAxes, fontsize=9.5, va="bottom")
-            ax.patch.set_visible(False)
-        self._add_text(axes["page"])
-        self._add_draw(axes["bars"], axes["line"])
-        self._add_step(axes["clock"], axes["work"], model)
-        self._add_mask(axes["mask"], axes["kept"])
-        self.leaves = [(name in IN_DRAW, leaf) for name, ax in axes.items() if name != "page"
-                       for leaf in ax.findobj(lambda one: not one.get_children()) if leaf.get_visible()]  # fmt: skip
+def explore_steps() -> Explorer:
+    """What a step computes, row by row of the mask, and what the cache keeps for it."""
+    model, tokenizer, n_prompt, texts = _written()
+    text = texts[round(10 * HEAT)]
+    own = _sure(model(text[None])[0, n_prompt - 1 : -1], text[n_prompt:])
+    picture = _Step(tokenizer, n_prompt, attention_by_layer(model, text[None]).mean((0, 1)))
 
-    def _add_text(self, page):
-        self.page, self.boxes = page, page.add_collection(PolyCollection([], lw=0.6))
+    def draw(new, way):
+        at = n_prompt + new - 1  # the step reads the token before `at` and writes the one at it
+        picture.page.show(text[: at + 1].tolist(), own)
+        return picture.show(at, way)
+
+    controls = {"new": slider("new token", 20, 1, N - n_prompt), "way": switch("the step", WAYS)}
+    alt = "A text that is written. Below, attention weights, a row for each query and a column for each key: dark in "
+    return Explorer(
+        picture.figure, draw, controls, alt + "this step, pale in earlier ones. Under them the slots of the cache."
+    )
+
+
+def _written():
+    model, tokenizer = bundled(), load_tokenizer()
+    prompt, numbers = encode(tokenizer, PROMPT), torch.rand(N, generator=torch.Generator().manual_seed(0))
+    return model, tokenizer, len(prompt), _all_texts(model, prompt, numbers)
+
+
+def _sure(logits, tokens):
+    return logits.softmax(-1)[range(len(tokens)), tokens].tolist()
+
+
+class _Page:  # a figure with the text on top; a new token is the darker, the likelier it was; the newest has a frame
+    def __init__(self, tokenizer, n_prompt):
+        self.tokenizer, self.n_prompt = tokenizer, n_prompt
+        self.figure = Figure(figsize=(8.4, 5.2), dpi=110, facecolor="white", layout="none")
+        self.ax = page = self.figure.add_axes((0.025, 0.83, 0.95, 0.11))
+        bare(page, (0, COLUMNS), (2, 0), "auto")
+        self.boxes = page.add_collection(PolyCollection([], lw=0.6))
         self.frame = page.add_collection(PolyCollection([], fc="none"))
         style = {"family": "monospace", "fontsize": 9, "va": "center", "ha": "center", "parse_math": False, "zorder": 4}
         self.words = [page.text(0, 0, "", **style) for _ in range(N)]
 
-    def _add_draw(self, bars, line):
-        for y in (0, 0.5, 1):
-            bars.plot([-0.6, BARS - 0.4], [y, y], color=HIDDEN, lw=0.8, zorder=0)
-            bars.text(-0.7, y, y, ha="right", va="center", fontsize=9)
-        self.bars = bars.bar(range(BARS), [0] * BARS, width=0.8, color=PALE)
-        slanted = {"rotation": 40, "rotation_mode": "anchor", "fontsize": 9, "parse_math": False, "zorder": 4}
-        self.names = [bars.text(x - 0.1, 0, "", **slanted) for x in range(BARS)]
-        self.pieces = line.add_collection(PolyCollection([]))
-        (self.number,) = line.plot([], [], "v", color=INK, ms=8, clip_on=False)
-
-    def _add_step(self, clock, work, model):
-        clock.plot(*arc(0, 6.3, 1), color=HIDDEN, lw=1)
-        for y, name, color in ((-0.4, "the query", QUERY), (-0.65, "keys", KEY)):
-            clock.text(0, y, name, color=color, fontsize=9, ha="center", va="center")
-        self.hands = clock.add_collection(LineCollection([], lw=1.2))
-        (self.query,) = clock.plot([], [], color=QUERY, lw=3)
-        angles = rope_angles(torch.arange(N), model.inv_freq)[:, PAIR]
-        self.tips = torch.view_as_real(torch.polar(torch.ones(N), angles))  # of hands, (N, 2)
-        n_prompt, lengths = self.n_prompt, range(self.n_prompt, N)
-        self.works = {way: [_work(model.config, n, way == CACHED and n > n_prompt) for n in lengths] for way in WAYS}
-        for way, curve in self.works.items():
-            work.plot(lengths, curve, color=HIDDEN)
-            work.text(N, curve[-1], f" {way.split()[2]}", fontsize=8.5, color=GREY, va="center")  # with, without
-        work.plot([n_prompt, n_prompt, N], [42, 0, 0], color=INK, lw=0.8)
-        for x, y, words in ((n_prompt, -7, n_prompt), (N, -7, N), (19, -7, "tokens so far"), (4.5, 0, 0), (4, 40, 40)):
-            work.text(x, y, words, ha="center", va="center", fontsize=8.5)
-        (self.curve,), (self.dot,) = work.plot([], [], color=INK), work.plot([], [], "o", color=INK)
-
-    def _add_mask(self, mask, kept):
-        hide_future(mask, N, zorder=2)
-        end, box = self.n_prompt - 0.5, {"fc": HIDDEN, "lw": 0, "pad": 1}
-        mask.plot([end, N - 0.5], [end, end], color=INK, lw=1, ls=":", zorder=3)
-        mask.text(N - 1, end - 0.5, "prompt", ha="right", fontsize=9, bbox=box, zorder=3)
-        mask.text(-1, N / 2, "query", rotation=90, ha="right", va="center", fontsize=9)
-        mask.text(N / 2, N + 0.2, "key", ha="center", va="center", fontsize=9)
-        image = functools.partial(mask.imshow, torch.zeros(N, N).numpy(), cmap="Blues", aspect="auto")
-        self.past, self.now = image(vmin=-0.2, vmax=1.6), image(vmin=-0.12, vmax=0.3)
-        self.slots = kept.add_collection(PolyCollection([_box(i - 0.5, i + 0.4) for i in range(N)]))
-
-    def show_panels(self, of_draw):
-        for in_draw, leaf in self.leaves:
-            if leaf.get_visible() != (in_draw == of_draw):
-                leaf.set_visible(in_draw == of_draw)
-
-    def show_text(self, tokens, own):  # a new token is the darker, the likelier it was; the newest has a frame
+    def show(self, tokens, own):
         words, boxes, colors = [self.tokenizer.decode([token]).replace("\n", "↵") for token in tokens], [], []
         for i, (word, (x, y)) in enumerate(zip(words, _in_lines(words, COLUMNS), strict=True)):
             sure = own[i - self.n_prompt] if i >= self.n_prompt else 0
@@ -147,42 +99,72 @@ class _Writing:  # the picture: its panels, what is fixed and what moves in them
         self.boxes.set(verts=boxes, facecolors=colors, edgecolors=HATCH)
         self.frame.set(verts=boxes[-1:], edgecolors=KEY, linewidths=2)
 
-    def show_draw(self, at, token, shares):  # bars of the likeliest tokens; a line of all, on which the number falls
-        best, order = shares.sort(descending=True, stable=True)
-        ends, order = [0, *best.cumsum(0).tolist()], order.tolist()
-        for bar, name, share, one in zip(self.bars, self.names, best.tolist(), order, strict=False):
-            bar.set(height=share, color=KEY if one == token else PALE)
-            name.set(text=readable(self.tokenizer, one) if share else "", y=min(share, 0.75) + 0.04)
-        place = order.index(token)
-        pieces = [*pairwise([*ends[:200], 1]), ends[place : place + 2]]  # one grey piece for the many last ones
-        boxes, colors = [_box(left, right) for left, right in pieces], [*(PALE, GREY) * 100, KEY]
-        self.pieces.set(verts=boxes, facecolors=colors, edgecolors="none")
-        self.number.set_data([self.numbers[at]], [1.15])
-        count, name = int((shares > 0).sum()), readable(self.tokenizer, token)
-        says = f"“{name}” is one of {count} token{'s' * (count > 1)} that can come here"
-        self.page.set_title(says, fontsize=9.5, loc="left")
-        return f"“{name}” is drawn with probability {shares[token]:.2g}; {count} of 1,024 tokens can be drawn."
+    def says(self, words):
+        self.ax.set_title(words, fontsize=9.5, loc="left")
 
-    def show_step(self, at, weights, way):  # what it computes, what it has from the cache, and how much work that is
+
+class _Draw:  # the picture: the text, and bars of the likeliest tokens
+    def __init__(self, tokenizer, n_prompt):
+        self.tokenizer, self.page = tokenizer, _Page(tokenizer, n_prompt)
+        self.figure = self.page.figure
+        bars = self.figure.add_axes((0.065, 0.05, 0.91, 0.66))
+        bare(bars, (-0.6, BARS - 0.4), (0, 1), "auto")
+        bars.text(-0.6, 1.03, "What may come next, and with which probability", fontsize=9.5, va="bottom")
+        for y in (0, 0.5, 1):
+            bars.plot([-0.6, BARS - 0.4], [y, y], color=HIDDEN, lw=0.8, zorder=0)
+            bars.text(-0.7, y, y, ha="right", va="center", fontsize=9)
+        self.bars = bars.bar(range(BARS), [0] * BARS, width=0.8, color=PALE)
+        slanted = {"rotation": 40, "rotation_mode": "anchor", "fontsize": 9, "parse_math": False, "zorder": 4}
+        self.names = [bars.text(x - 0.1, 0, "", **slanted) for x in range(BARS)]
+
+    def show(self, token, shares):
+        best, order = shares.topk(BARS)
+        for bar, label, share, one in zip(self.bars, self.names, best.tolist(), order.tolist(), strict=True):
+            bar.set(height=share, color=KEY if one == token else PALE)
+            label.set(text=readable(self.tokenizer, one) if share else "", y=min(share, 0.75) + 0.03)
+        came = f"“{readable(self.tokenizer, token)}” comes next, with probability {shares[token]:.2g}"
+        self.page.says(came)
+        return f"{came}. The highest bar: {best[0]:.2f}."
+
+
+class _Step:  # the picture: the text, the mask row by row, and the slots of the cache
+    def __init__(self, tokenizer, n_prompt, weights):
+        self.n_prompt, self.weights, self.page = n_prompt, weights, _Page(tokenizer, n_prompt)
+        self.figure = self.page.figure
+        mask, kept = self.figure.add_axes((0.07, 0.15, 0.41, 0.62)), self.figure.add_axes((0.07, 0.03, 0.41, 0.04))
+        bare(mask, (-0.5, N - 0.5), (N - 0.5, -0.5), "auto")
+        bare(kept, (-0.5, N - 0.5), (0, 1), "auto")
+        hide_future(mask, N, zorder=2)
+        end, box = n_prompt - 0.5, {"fc": HIDDEN, "lw": 0, "pad": 1}
+        mask.plot([end, N - 0.5], [end, end], color=INK, lw=1, ls=":", zorder=3)
+        mask.text(N - 1, end - 0.5, "prompt", ha="right", fontsize=9, bbox=box, zorder=3)
+        mask.text(-1, N / 2, "query", rotation=90, ha="right", va="center", fontsize=9)
+        mask.text(N / 2, N + 0.2, "key", ha="center", va="center", fontsize=9)
+        image = functools.partial(mask.imshow, torch.zeros(N, N).numpy(), cmap="Blues", aspect="auto")
+        self.past, self.now = image(vmin=-0.2, vmax=1.6), image(vmin=-0.12, vmax=0.3)
+        self.slots = kept.add_collection(PolyCollection([_box(i - 0.5, i + 0.4) for i in range(N)]))
+        says = (
+            "dark: attention weights of this step",
+            "pale: weights of earlier steps",
+            "grey: hidden, the key is later",
+        )
+        for y, words in zip((0.62, 0.54, 0.46), says, strict=True):
+            self.figure.text(0.51, y, words, fontsize=9.5, va="center")
+        words = "slots of the cache: orange, written in this step;\npale, written in earlier steps"
+        self.figure.text(0.51, 0.05, words, fontsize=9.5, va="center")
+
+    def show(self, at, way):
         cached, slots, visible = way == CACHED, torch.arange(N), causal_visible(N, N)
         computed = slots < at if not cached or at == self.n_prompt else slots == at - 1  # as rows, and as keys
         before = (slots < at) & ~computed
-        self.now.set_data(weights.masked_fill(~(visible & computed[:, None]), torch.nan).numpy())
-        self.past.set_data(weights.masked_fill(~(visible & before[:, None]), torch.nan).numpy())
-        colors = [KEY if new else "#F3C9AE" for new in computed[:at].tolist()]  # pale: from earlier steps
-        filled = colors if cached else []
+        self.now.set_data(self.weights.masked_fill(~(visible & computed[:, None]), torch.nan).numpy())
+        self.past.set_data(self.weights.masked_fill(~(visible & before[:, None]), torch.nan).numpy())
+        filled = [KEY if new else OLD_KEY for new in computed[:at].tolist()] if cached else []
         self.slots.set(facecolors=[*filled, *["white"] * (N - len(filled))], edgecolors=HATCH, linewidths=0.5)
-        self.hands.set(segments=[[(0, 0), tip] for tip in self.tips[:at].tolist()], colors=colors)
-        x, y = 0.75 * self.tips[at - 1]
-        self.query.set_data([0, x], [0, y])
-        count, work = (visible & computed[:, None]).sum(), self.works[way][at - self.n_prompt]
-        self.curve.set_data(range(self.n_prompt, N), self.works[way])
-        self.dot.set_data([at], [work])
-        words = f"This step computes {count} of the triangle's {at * (at + 1) // 2} attention weights"
-        self.page.set_title(words, fontsize=9.5, loc="left")
+        count = (visible & computed[:, None]).sum()
+        self.page.says(f"This step computes {count} attention weights in each head")
         return (
-            f"{way.capitalize()}: it turns {computed.sum()} of {at} keys, computes {count} attention weights in each "
-            f"head, and multiplies {work:.1f} million times."
+            f"The step {way} turns {computed.sum()} of {at} keys, and computes {count} attention weights in each head."
         )
 
 
@@ -200,27 +182,16 @@ def _box(left, right, low=0, high=1):
 
 
 def _all_texts(model, start, numbers):
-    # The texts of all settings, (top-p, temperature, N), written at once: the weights are read once for all. Where each
-    # number falls on its line says which token comes.
-    divisors, n_cuts = TEMPERATURES.clamp(min=1e-4)[:, None], len(TOP_PS)
-    texts = read = start.expand(n_cuts * len(divisors), -1)
+    # The texts of all temperatures, (temperature, N), written at once: the weights are read once for all. Where each
+    # number falls on the line of probabilities says which token comes.
+    divisors = TEMPERATURES.clamp(min=1e-4)[:, None]
+    texts = read = start.expand(len(divisors), -1)
     cache = model.new_cache(len(texts), N)
     while texts.shape[1] < N:
-        logits = model(read, cache, last_only=True).view(n_cuts, len(divisors), -1) / divisors
-        shares = torch.cat([next_token_probabilities(logits[i], 1.0, None, top_p) for i, top_p in enumerate(TOP_PS)])
-        ordered, order = shares.sort(descending=True, stable=True)
-        place = (ordered.cumsum(-1) < numbers[texts.shape[1]]).sum(-1).clamp(max=(ordered > 0).sum(-1) - 1)
-        read = order.gather(1, place[:, None])
+        shares = (model(read, cache, last_only=True)[:, -1] / divisors).softmax(-1)
+        read = _picked(shares, numbers[texts.shape[1]].expand(len(divisors)))[:, None]
         texts = torch.cat([texts, read], dim=1)
-    return texts.view(n_cuts, -1, N)
-
-
-def _work(config, n, cached):
-    # Millions of multiplications of a step behind which n tokens stand: it reads the newest one, or all.
-    block = config.dim * (3 * config.hidden_dim + 2 * config.head_dim * (config.n_heads + config.n_kv_heads))
-    tokens, pairs = (1, n) if cached else (n, n * (n + 1) // 2)
-    mixing = 2 * pairs * config.n_heads * config.head_dim  # scores and means
-    return (config.n_layers * (tokens * block + mixing) + config.dim * config.vocab_size) / 1e6
+    return texts
 
 
 NEW, LINES, N_TEXTS = 48, 4, 4  # tokens of each text, lines that are shown, texts of the means
@@ -253,45 +224,42 @@ def explore_drafts() -> Explorer:
     def draw(way, temperature, n_draft, n_match):
         curves = {rule: [N_TEXTS * NEW / sum(len(calls(rule, one, row, n_draft, n_match)) for row in range(N_TEXTS))
                          for one in range(len(HEATS))] for rule in (COPIED, EQUAL, JUDGED)}  # fmt: skip
-        means, heat = curves.pop(way), round(5 * temperature)
+        heat = round(5 * temperature)
         shown = calls(way, heat, 0, n_draft, n_match)
         picture.show_text(starts[0].tolist(), shown)
-        picture.show_counts(shown, means, temperature, curves.values())
+        picture.show_counts(len(shown), curves, way, temperature)
         n_stay, n_refused = sum(len(stays) for stays, *_ in shown), sum(refused is not None for *_, refused in shown)
         return (
             f"This text of {NEW} new tokens took {len(shown)} calls; {n_stay} stayed from drafts, "
-            f"{n_refused} were refused. Four texts at this temperature: {means[heat]:.2f} tokens per call."
+            f"{n_refused} were refused. Four texts at this temperature: {curves[way][heat]:.2f} tokens per call."
         )
 
     controls = {
-        "way": switch("the draft is", (COPIED, EQUAL, JUDGED)),
+        "way": switch("the draft is", (EQUAL, JUDGED, COPIED)),
         "temperature": slider("temperature", 0.0, 0.0, 1.4, 0.2),
         "n_draft": slider("length of the draft [token]", 4, 0, 8),
         "n_match": slider("length of match (copied) [token]", 1, 1, 4),
     }
     alt = "A text in coloured boxes: pale, stays from a draft; dark, the model's own token; struck through, refused. "
-    alt += "Below: tokens from each call; tokens per call against temperature, of the other rules pale."
+    alt += "Below: tokens per call against temperature, a curve for each of the three rules."
     return Explorer(picture.figure, draw, controls, alt)
 
 
-class _Drafts:  # the picture: the text with its legend, and two diagrams
+class _Drafts:  # the picture: the text with its legend, and a curve for each rule
     def __init__(self, tokenizer):
-        self.tokenizer, self.figure = tokenizer, Figure(figsize=(8.4, 4.7), dpi=110, facecolor="white", layout="none")
-        self._add_text(self.figure.add_axes((0.025, 0.5, 0.95, 0.38)))
+        self.tokenizer, self.figure = tokenizer, Figure(figsize=(8.4, 4.9), dpi=110, facecolor="white", layout="none")
+        self._add_text(self.figure.add_axes((0.025, 0.52, 0.95, 0.36)))
         self._add_legend(0.945)
-        bars, ax = self.figure.add_axes((0.05, 0.1, 0.45, 0.3)), self.figure.add_axes((0.62, 0.1, 0.2, 0.3))
-        bars.set(xlim=(-0.7, NEW), ylim=(0, 9.2), yticks=[1, 5, 9], xticks=[])
-        bars.set_title("Tokens from each call, in order", loc="left", fontsize=9.5)
-        ax.set(xlim=(-0.05, 1.45), ylim=(0, 5.4), xticks=[0, 1], yticks=[1, 3, 5], xlabel="temperature")
-        ax.set_title("Tokens per call, mean of four texts\n(pale: the other two rules)", loc="left", fontsize=9.5)
-        for one in (bars, ax):
-            one.axhline(1, color=HATCH, lw=1, ls=":", zorder=0)
-            one.spines[["top", "right"]].set_visible(False)
-            one.tick_params(labelsize=9)
-        ax.text(1.5, 1, "without drafts", color=GREY, fontsize=9, va="center")
-        self.towers = bars.add_collection(PolyCollection([], lw=0))
-        self.others = [ax.plot([], [], color=PALE, lw=1)[0] for _ in range(2)]
-        (self.curve,), (self.dot,) = ax.plot([], [], color=INK), ax.plot([], [], "o", color=INK)
+        ax = self.figure.add_axes((0.06, 0.11, 0.6, 0.32))
+        ax.set(xlim=(-0.04, 1.42), ylim=(0, 6.6), xticks=[0, 0.4, 0.8, 1.2], yticks=[1, 3, 5], xlabel="temperature")
+        ax.set_title("Tokens that a call adds, mean of four texts", loc="left", fontsize=9.5)
+        ax.axhline(1, color=HATCH, lw=1, ls=":", zorder=0)
+        ax.text(0, 0.85, "without drafts", color=GREY, fontsize=9, va="top")
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.tick_params(labelsize=9)
+        self.curves = {rule: ax.plot([], [], lw=2)[0] for rule in (COPIED, EQUAL, JUDGED)}
+        self.ends = {rule: ax.text(1.44, 0, rule, fontsize=9, va="center") for rule in self.curves}
+        (self.dot,) = ax.plot([], [], "o", color=INK)
 
     def _add_text(self, ax):
         style = {"family": "monospace", "fontsize": 11, "va": "center", "parse_math": False, "zorder": 4}
@@ -337,13 +305,14 @@ class _Drafts:  # the picture: the text with its legend, and two diagrams
         self.boxes.set(verts=boxes, facecolors=colors)
         self.struck.set(segments=strokes)
 
-    def show_counts(self, calls, means, temperature, others):
-        towers = [_box(i - 0.4, i + 0.4, 0, len(stays) + 1) for i, (stays, *_) in enumerate(calls)]
-        self.towers.set(verts=towers, facecolors=[*FILLS["own"] * NEW][: len(towers)])
-        for curve, heights in zip((self.curve, *self.others), (means, *others), strict=True):
-            curve.set_data(HEATS, heights)
-        self.dot.set_data([temperature], [means[round(5 * temperature)]])
-        self.head.set_text(f"{NEW} tokens in {len(calls)} calls")
+    def show_counts(self, n_calls, curves, way, temperature):
+        y = 0
+        for rule, heights in curves.items():
+            y, color = max(heights[-1], y + 0.6), INK if rule == way else GREY
+            self.curves[rule].set(data=(HEATS, heights), color=color if rule == way else PALE)
+            self.ends[rule].set(y=y, color=color)
+        self.dot.set_data([temperature], [curves[way][round(5 * temperature)]])
+        self.head.set_text(f"{NEW} tokens in {n_calls} calls")
 
 
 def _rounded(weight):
