@@ -11,7 +11,7 @@ import torch
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.patches import FancyArrowPatch, Polygon, Rectangle
 
-from explorers.base import GREY, Explorer, bare, new_figure, slider, switch, toggle
+from explorers.base import GREY, Explorer, bare, new_figure, slider, switch
 from helpers.interventions import outputs_of
 from helpers.plots import HATCH, HIDDEN, INK, QUERY
 
@@ -107,11 +107,11 @@ def _gaps(bug, large, cached):
 
 
 MASKED = {"no layer": (), "all layers": (0, 1, 2), "layer 0": (0,), "layer 1": (1,), "layer 2": (2,)}
-WORDS = "abcdefghijklmn"  # of the text: a letter for each of 14 tokens
+WORDS, SWAPPED = "abfdecghijklmn", (2, 5)  # of the text: a letter for each of 14 tokens, two of which are swapped
 
 
 def explore_order() -> Explorer:
-    """Three layers of random weights: whose numbers change, after which layer, if two tokens change places?"""
+    """Three layers of random weights, no RoPE: whose numbers change, after which layer, if two tokens are swapped?"""
     n = len(WORDS)
     figure, ax = new_figure(1)
     bare(ax, (-0.05, n + 2), (-0.75, 4.5), "auto")
@@ -123,54 +123,50 @@ def explore_order() -> Explorer:
     for y in (1, 2, 3):  # what each layer sees, queries down and keys across: hatched, and white on it
         ax.add_patch(Rectangle((n + 0.75, y + 0.1), 1, 0.8, fc=HIDDEN, ec=HATCH, hatch="/////", lw=0))
 
-    # What moves: the cells, the letters, and what each layer's mask shows. The last token, which speaks, is framed.
     colors = LinearSegmentedColormap.from_list("felt", [AS_BEFORE, QUERY])
-    cells = ax.pcolormesh(np.zeros((4, n)), cmap=colors, vmin=0, vmax=1, edgecolors="white", lw=7)
-    letters = [ax.text(x + 0.5, 0.5, "", ha="center", va="center_baseline", fontsize=12) for x in range(n)]
+    look = {"cmap": colors, "vmin": 0, "vmax": 1, "edgecolors": "white", "lw": 7}
+    ax.pcolormesh(range(n + 1), [0, 1], np.isin(range(n), SWAPPED)[None], **look)
+    for x, letter in enumerate(WORDS):
+        color, weight = ("white", "bold") if x in SWAPPED else (GREY, "normal")
+        ax.text(x + 0.5, 0.5, letter, ha="center", va="center_baseline", fontsize=12, color=color, fontweight=weight)
+    arrow = {"arrowstyle": "<->", "lw": 2, "color": INK, "mutation_scale": 16, "connectionstyle": "arc3,rad=0.29"}
+    ax.add_patch(FancyArrowPatch((SWAPPED[0] + 0.5, 0), (SWAPPED[1] + 0.5, 0), **arrow))
+
+    # What moves: the cells, and what each layer's mask shows. The last token, which speaks, is framed.
+    cells = ax.pcolormesh(range(n + 1), range(1, 5), np.zeros((3, n)), **look)
     masks = [ax.add_patch(Polygon([(0, 0)] * 4, fc="white", ec=INK, lw=1.5)) for _ in range(3)]
     nones = [ax.text(n + 1.25, y, "", ha="center", va="center", fontsize=9, color=GREY) for y in (1.5, 2.5, 3.5)]
-    swap = ax.add_patch(FancyArrowPatch((2.5, 0), (5.5, 0), arrowstyle="<->", lw=2, color=INK, mutation_scale=16))
     last = ax.add_patch(Rectangle((n - 0.92, 3.08), 0.84, 0.84, fill=False, lw=2.4, zorder=5))
 
-    def draw(masked, turns, other):
-        felt = np.vstack([np.isin(range(n), (2, other)), _felt(turns, other, MASKED[masked])])
+    def draw(masked):
+        felt = _felt(MASKED[masked])
         cells.set_array(felt)
         last.set_edgecolor(INK)  # so that it is drawn anew, above the cells
-        swapped = {2: other, other: 2}
-        swap.set_connectionstyle("arc3", rad=0.5 / (other - 2) ** 0.5)
-        swap.set_positions((2.5, 0), (other + 0.5, 0))
-        for x, letter in enumerate(letters):
-            color, weight = ("white", "bold") if x in swapped else (GREY, "normal")
-            letter.set(text=WORDS[swapped.get(x, x)], color=color, fontweight=weight)
         for layer, mask in enumerate(masks):  # a triangle, or all of the square
             left, low, sees_all = n + 0.75, layer + 1.1, layer not in MASKED[masked]
             mask.set_xy([(left, low + 0.8), (left + sees_all, low + 0.8), (left + 1, low), (left, low)])
             nones[layer].set_text("none" * sees_all)
-        notices = "notices" if felt[3, -1] else "does not notice"
-        ax.set_title(f"The last token {notices} that tokens 2 and {other} have changed places")
-        return f"Blue: other numbers than before. After the three layers, {felt[3].sum():.0f} of {n} tokens have some."
+        notices = "notices" if felt[-1, -1] else "does not notice"
+        ax.set_title(f"The last token {notices} that c and f have changed places")
+        return f"Blue: other numbers than before. After the three layers, {felt[-1].sum():.0f} of {n} tokens have some."
 
-    controls = {
-        "masked": switch("a causal mask in", MASKED),
-        "turns": toggle("RoPE turns queries and keys", False),
-        "other": slider("token 2 changes places with", 5, 3, n - 2),
-    }
+    controls = {"masked": switch("a causal mask in", MASKED)}
     alt = "A text of 14 letters, two of which have changed places, and the tokens after each of three layers: blue "
     return Explorer(figure, draw, controls, alt + "where this changes their numbers. Right: each layer's mask.")
 
 
 @functools.cache
 @torch.no_grad()
-def _felt(turns, other, masked):
+def _felt(masked):
     # Whether each token after each layer is another one since the swap, (3, 14).
     from beyond.families import load_checkpoint
     from beyond.families.reference import TOKENS, save_random
 
     with torch.random.fork_rng(devices=[]):
-        model = load_checkpoint(save_random("smollm3", no_rope_layers=[int(turns)] * 3)[1])
+        model = load_checkpoint(save_random("smollm3", no_rope_layers=[0] * 3)[1])
     n, found = len(WORDS), []
     texts = TOKENS[:, :n].repeat(2, 1)
-    texts[1, [2, other]] = texts[0, [other, 2]]
+    texts[1, [*SWAPPED]] = texts[0, [*SWAPPED[::-1]]]
     cos, sin, _ = model.rotation_and_mask(n)
     masks, x = [None if layer in masked else torch.ones(n, n) > 0 for layer in range(3)], model.tok_embeddings(texts)
     for layer, block in enumerate(model.layers):

@@ -192,9 +192,9 @@ def turning(speeds: list, gap: int | None) -> str:
 
 
 def norm_on_keys(short, at_0, anywhere, turn) -> str:
-    """Are keys of one length, and if so also behind the turn?
+    """Are keys normalized, and if so after RoPE?
 
-    Behind a norm with gains g and biases b, sum((k - b)² / g²) is one number for all tokens, a sum of k and k².
+    After a norm with gains g and biases b, sum((k - b)² / g²) is one number for all tokens, a sum of k and k².
     """
 
     def fixed(k):
@@ -207,8 +207,8 @@ def norm_on_keys(short, at_0, anywhere, turn) -> str:
         whole = {"each head": lambda k: k[:, 0], "all heads together": lambda k: k.transpose(1, 2).flatten(2)}
         for whose, of in whole.items():
             if fixed(of(at_0)):
-                order = "" if turn[1] is None else " behind the turn" if fixed(of(anywhere)) else " before the turn"
-                return f"the keys of {whose} are normalized{order}: one sum of k and k² is the same for all"
+                order = "" if turn[1] is None else " after RoPE" if fixed(of(anywhere)) else " before RoPE"
+                return f"the keys of {whose} are normalized{order}"
     return ""
 
 
@@ -538,7 +538,7 @@ def draw(kind: str, found: Findings):
     ax, axes = top.subplots(), bottom.subplots(2, n, height_ratios=(3, 2), sharex="row", sharey="row", squeeze=False)
     cells = torch.tensor([[one is not None for one in (of * n)[:n]] for of in facts.values()]).T
     ax.pcolormesh(cells, cmap=ListedColormap(["#CFE5D8", "#C00000"]), vmin=0, vmax=1, ec="white", lw=1.5)
-    names = [name + re.search(" (before|behind) the turn|$", str(of))[0] for name, of in facts.items()]
+    names = [name + re.search(" (before|after) RoPE|$", str(of))[0] for name, of in facts.items()]
     ax.set_xticks(torch.arange(len(facts)) + 0.5, names, rotation=90, fontsize=8)
     ax.set_yticks(torch.arange(n) + 0.5, [f"layer {layer}" for layer in range(n)])
     ax.set(ylim=(n, 0), title=f"{kind}: red differs from LLaMA, green does not")

@@ -37,7 +37,9 @@ def plot_parts(wrong, *, n_tokens=10, title=None) -> Figure:
     return fig
 
 
-EXPERTS = ("experts", "shared expert", "a bias steers the router")  # no type has the others without the first
+EXPERTS = "experts", "shared expert", "a bias steers the router"  # no type has the others without the first
+PLAIN = {"nothing turns": "no RoPE", "some layers stand still": "no RoPE in some layers",
+         "a part of a head turns": "RoPE in a part of a head"}  # fmt: skip
 
 
 def read_field() -> list[dict]:
@@ -55,42 +57,36 @@ def read_field() -> list[dict]:
 def plot_field(field, *, title=None) -> Figure:
     """Types by year across; above, how many features a type has in which it differs from a LLaMA; below, which ones.
 
-    The rows of EXPERTS count once. The strips are both lenses of a type's twelve layers.
+    EXPERTS are one row.
     """
-    when = {}
-    for one in field:
-        for name in one["features"]:
+    when, found = {}, [{*one["features"]} - {*EXPERTS[1:]} for one in field]
+    for one, names in zip(field, found, strict=True):
+        for name in names:
             when.setdefault(name, []).append(one["year"])
     old = {name for name in when if min(when[name]) == 2022}  # seen in a type before LLaMA
-    rows = sorted(when, key=lambda name: (name not in old, np.mean(when[EXPERTS[0] if name in EXPERTS else name])))
-    fig, axes = plt.subplots(4, sharex=True, figsize=(9.4, 7.0), height_ratios=(2.4, 3.1, 0.9, 0.9))
-    above, middle, turns, sees = axes
+    rows = sorted(when, key=lambda name: (name not in old, np.mean(when[name])))
+    fig, axes = plt.subplots(2, sharex=True, figsize=(9.4, 5.8), height_ratios=(2.4, 3.4))
+    above, below = axes
     for row, name in enumerate(rows):
-        at = [column for column, one in enumerate(field) if name in one["features"]]
-        middle.vlines(at, row - 0.42, row + 0.42, color=HATCH if name in old else INK, lw=3.2)
-    middle.axhspan(rows.index(EXPERTS[0]) - 0.5, rows.index(EXPERTS[0]) + 2.5, color=HIDDEN, alpha=0.5, lw=0, zorder=0)
-    middle.set(xlim=(-1, len(field)), ylim=(len(rows) - 0.4, -0.6), yticks=range(len(rows)), yticklabels=rows)
+        at = [column for column, names in enumerate(found) if name in names]
+        below.vlines(at, row - 0.42, row + 0.42, color=HATCH if name in old else INK, lw=3.2)
+    below.set(xlim=(-1, len(field)), ylim=(len(rows) - 0.4, -0.6), yticks=range(len(rows)))
+    below.set_yticklabels([PLAIN.get(name, name) for name in rows], fontsize=10)
     for year in range(2022, 2027):
         here = [column for column, one in enumerate(field) if one["year"] == year]
         left, right = here[0] - 0.5, here[-1] + 0.5
-        counted = [{*field[column]["features"]} - {*EXPERTS[1:]} for column in here]
+        counted = [found[column] for column in here]
         grey, both = np.mean([len(one & old) for one in counted]), np.mean([len(one) for one in counted])
         look = {"width": right - left, "align": "edge", "ec": "white"}
         above.bar(left, grey, color=HATCH, **look)
         above.bar(left, both - grey, bottom=grey, color=INK, **look)
         above.text((left + right) / 2, both + 0.1, f"{both:.1f}", ha="center", va="bottom", fontsize=11)
         above.text((left + right) / 2, -0.6, f"until {year}" if year == 2022 else year, ha="center", va="bottom")
-        for ax in axes[1:]:
-            ax.axvline(left, color=HIDDEN, lw=0.8, zorder=0)
+        below.axvline(left, color=HIDDEN, lw=0.8, zorder=0)
     above.set(ylim=(-0.6, 5.7), yticks=[])
+    words = "mean number of\ndifferences from a LLaMA\ngrey: known until 2022\nblack: new since 2023"
+    above.text(-2.2, 2.5, words, ha="right", va="center", fontsize=10)
     fig.suptitle(title, x=0.01, ha="left")
-    _strip(turns, field, "turns")
-    _strip(sees, field, "sees")
-    for ax, y, text in ((above, 2.5, "mean number of\ndifferences from a LLaMA\n(shaded rows count once):\n"
-                         "grey: seen until 2022\nblack: new"),
-                        (turns, 6, "12 layers; dark: RoPE turns\ngrey: some pairs, light: none\ndots: keeps a state"),
-                        (sees, 6, "dark: sees all\nlight: sees less")):  # fmt: skip
-        ax.text(-2.2, y, text, ha="right", va="center", fontsize=9)
     for ax in axes:
         ax.set_xticks([])
         ax.tick_params(length=0)
@@ -102,7 +98,7 @@ def plot_still(field, *, title=None) -> Figure:
     """Both lenses of the types in which RoPE turns in some layers only: types down, twelve layers across."""
     field = [one for one in field if "some layers stand still" in one["features"]]
     fig, axes = plt.subplots(1, 2, sharey=True, figsize=(8.0, 0.24 * len(field) + 1.1))
-    for ax, lens, name in zip(axes, ("turns", "sees"), ("dark: RoPE turns", "dark: sees the whole text"), strict=True):
+    for ax, lens, name in zip(axes, ("turns", "sees"), ("dark: with RoPE", "dark: sees the whole text"), strict=True):
         ax.pcolormesh([_shades(one, lens) for one in field], cmap="Greys", vmin=0, vmax=1.25, ec="white", lw=1.5)
         ax.set(title=name, xlabel="layer", ylim=(len(field), 0))
         ax.set_xticks(np.arange(12) + 0.5, range(12))
@@ -118,10 +114,3 @@ def _shades(one, lens):
     values = np.array([np.nan if share is None else share for share in one[lens]], dtype=float)
     values = values[np.arange(12) * len(values) // 12]  # a few have fewer layers
     return np.where(np.isnan(values), np.nan, 0.3 + 0.7 * (values if lens == "turns" else values == 1))
-
-
-def _strip(ax, field, lens):
-    shades = np.stack([_shades(one, lens) for one in field], axis=1)
-    ax.pcolormesh(np.arange(len(field) + 1) - 0.5, np.arange(13), shades, cmap="Greys", vmin=0, vmax=1.25)
-    ax.patch.set(hatch="......", ec=HATCH)  # seen where a layer keeps a state
-    ax.set(ylim=(12, 0), yticks=[])

@@ -32,7 +32,7 @@ def signs(found):
         "interleaved": "i and i + 1," in kinds["turn"], "backwards": "the other way" in kinds["turn"],
         "latent": facts["one short vector"], "alibi": facts["slopes"],
         "qk_norm": "each head are normalized before" in kinds["norm on keys"],
-        "l2_norm": "each head are normalized behind" in kinds["norm on keys"],
+        "l2_norm": "each head are normalized after" in kinds["norm on keys"],
         "qk_norm_whole": "all heads" in kinds["norm on keys"],
         "biases biases_everywhere latent mixture_bias": facts["bias on values"] | facts["bias of attention"]
         | facts["bias of feed-forward"],
@@ -128,7 +128,7 @@ def test_the_learners_types_are_told_and_drawn(monkeypatch, capsys):
     told, bars = capsys.readouterr()
     assert "model shards" not in bars
     told = " ".join(told.split())
-    keys = "In layers 0 and 2 the keys of each head are normalized before the turn"
+    keys = "In layers 0 and 2 the keys of each head are normalized before RoPE"
     for words in ("In layers 0 and 2 a token sees the last 6", "In layers 1 and 3 nothing turns", keys,
                   "the norm is behind attention, not before it", "self_attn.q_norm.weight"):  # fmt: skip
         assert words in told
