@@ -1,11 +1,11 @@
-"""The explorers of 09: sums that a split model needs, how a ring adds up, when devices pay, where ranks start."""
+"""The explorers of 09: how many GPUs hold a model, what its gradients need, when devices pay, where ranks start."""
 
 import functools
 
 import numpy as np
 import torch
-from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.colors import LinearSegmentedColormap, to_rgb
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Rectangle
 from torch.nn import functional as F
 
@@ -18,11 +18,52 @@ from helpers.text import TINY_LLAMA
 
 FAR = LinearSegmentedColormap.from_list("off", ["#FBE3D6", KEY])  # the farther off, the fuller
 ORDER = "attention_norm", "q_proj", "k_proj", "v_proj", "o_proj", "ffn_norm", "gate_proj", "up_proj", "down_proj"
-SUMS = {"o": (4.55, False), "down": (9.55, False), "attention": (1.3, True), "ffn": (5.95, True)}  # where; going back?
+SUMS = {"attention": 1.3, "ffn": 5.95}  # where gradients are summed
+
+
+GPU, N_GPUS = 80, 16  # GB of one; drawn at most
+JOBS = {"write text": (2, 0, 0), "train": (4, 4, 8)}  # bytes a weight: itself, its gradient, AdamW's two means of it
+
+
+def explore_fit() -> Explorer:
+    """The memory that a model takes, filled into GPUs of 80 GB: how many does it need to write, how many to train?"""
+    figure, ax = new_figure(1)
+    bare(ax, (-0.75, 7.85), (-0.3, 2.85), "auto")
+    places = [(n % 8, 1.4 * (n < 8)) for n in range(N_GPUS)]
+    names = [ax.text(x + 0.4, y - 0.07, f"GPU {n}", ha="center", va="top") for n, (x, y) in enumerate(places, 1)]
+    ax.text(-0.1, 1.9, "80 GB", ha="right", va="center")
+
+    # What moves: how full each GPU is, which of them are needed, and what fills them.
+    colors = QUERY, KEY, VALUE
+    fills = [[ax.add_patch(Rectangle(place, 0.8, 0, fc=color)) for place in places] for color in colors]
+    frames = [ax.add_patch(Rectangle(place, 0.8, 1, fc="none", lw=1.5)) for place in places]
+    parts = zip((0, 1.3, 2.65), ("weights", "gradients", "AdamW's two running means"), colors, strict=True)
+    parts = [ax.text(x, 2.65, part, color=color, weight="bold", va="center") for x, part, color in parts]
+
+    def draw(billions, job):
+        ends = np.cumsum([0, *JOBS[job]]) * billions  # GB
+        total, needed = ends[-1], -(-ends[-1] // GPU)
+        edges = (ends[:, None] / GPU - np.arange(N_GPUS)).clip(0, 1)
+        for row, low, high in zip(fills, edges[:-1], edges[1:], strict=True):
+            for fill, (_, bottom), start, end in zip(row, places, low, high, strict=True):
+                fill.set(y=bottom + start, height=end - start)
+        for n, (frame, name) in enumerate(zip(frames, names, strict=True)):
+            frame.set_edgecolor(INK if n < needed else PALE)
+            name.set_color(INK if n < needed else PALE)
+        for part in parts[1:]:
+            part.set_visible(job == "train")
+        need = f"at least {needed} GPU{'s' if needed > 1 else ''}"
+        ax.set_title(f"{billions} billion weights take {total:,} GB to {job}: {need}")
+        return f"To {job}, {billions} billion weights take {total:,} GB, so {need} of 80 GB."
+
+    start = round(count_parameters(PRESETS["llama-2-70b"]) / 1e9)
+    controls = {"billions": slider("weights", start, 1, GPU, unit="billion"), "job": switch("to", list(JOBS))}
+    alt = "Sixteen boxes, each a GPU of 80 GB, filled from the first on by a model's weights, "
+    return Explorer(figure, draw, controls, alt + "and in training also by gradients and AdamW's two running means.")
 
 
 def explore_sums() -> Explorer:
-    """The bundled model on two ranks: which of a block's four sums do its logits need, and which its gradients?"""
+    """The bundled model on two ranks, its logits right: which sums do its gradients need on their way back?"""
     names = [name for name, _ in _models()[0].named_parameters()]
     figure, (block, grid) = new_figure(2, width_ratios=[1.35, 1])
     for ax, x, y in ((block, (-0.3, 10.7), (-2.9, 2.6)), (grid, (-0.1, 9.1), (8.1, -0.1))):
@@ -44,19 +85,24 @@ def explore_sums() -> Explorer:
     for column, name in enumerate(("norm", "q", "k", "v", "o", "norm", "gate", "up", "down")):
         grid.text(column + 0.5, 8.1, name, ha="center", va="top", fontsize=9, rotation=60)
 
-    # What moves: the sums, and a cell for each weight, the fuller the farther off its gradient is.
-    sums, cells = {}, {}
-    for key, (at, back) in SUMS.items():
-        (line,) = block.plot((at, at), (1.4, -1.4), marker="<" if back else ">", ms=8, ls="--" if back else "-")
-        ring = {"boxstyle": "circle,pad=0.3", "fc": "white"}
-        sums[key] = line, block.text(at, 0, "+", ha="center", va="center", fontsize=12, weight="bold", bbox=ring)
-        block.text(at, -2.6, "back" if back else "forward", ha="center", fontsize=9)
+    ring = {"boxstyle": "circle,pad=0.3", "fc": "white"}
+
+    def add_sum(at, mark, style, word):
+        (line,) = block.plot((at, at), (1.4, -1.4), color=INK, marker=mark, ms=8, ls=style, lw=2)
+        block.text(at, -2.6, word, ha="center", fontsize=9)
+        return line, block.text(at, 0, "+", ha="center", va="center", fontsize=12, weight="bold", bbox=ring)
+
+    for at in (4.55, 9.55):
+        add_sum(at, ">", "-", "forward")
+
+    # What moves: the sums on the way back, and a cell for each weight, the fuller the farther off its gradient is.
+    sums, cells = {key: add_sum(at, "<", "--", "back") for key, at in SUMS.items()}, {}
     for name in names:
         (left, top), width = _place(name)
         cells[name] = grid.add_patch(Rectangle((left, top), width, 1, ec="white", lw=1.5))
 
     def draw(**on):
-        off, gaps, copies = _compare(**on)
+        gaps = _gaps(**on)
         for key, (line, plus) in sums.items():
             line.set(color=INK if on[key] else PALE, lw=2 if on[key] else 0.8)
             plus.set_color(INK if on[key] else PALE)
@@ -64,17 +110,14 @@ def explore_sums() -> Explorer:
         for cell, gap in zip(cells.values(), gaps.values(), strict=True):
             cell.set_facecolor(FAR(min(1.0, gap)) if gap >= 1e-5 else QUERY)
         wrong, n = [gap for gap in gaps.values() if gap >= 1e-5], len(gaps)
-        says, color = ("Logits right", QUERY) if off < 1e-5 else (f"Logits off by {off:.0%}", KEY)
-        block.set_title(says, color=color, weight="bold")
         grid.set_title(f"Gradients: {n - len(wrong)} of {n} right")
         far = f", the others off by {min(wrong):.0%} to {max(wrong):.0%}" if wrong else ""
-        agree = f"For the embedding both ranks get {'the same gradient' if copies < 1e-5 else 'different gradients'}."
-        return f"{says}. Gradients: {n - len(wrong)} of {n} right{far}. {agree}"
+        return f"Gradients: {n - len(wrong)} of {n} right{far}."
 
-    labels = "forward, after o", "forward, after down", "back, into attention's norm", "back, into the other norm"
-    controls = {key: toggle(label, not SUMS[key][1]) for key, label in zip(SUMS, labels, strict=True)}
-    alt = "Left: a block on two ranks, its four sums, pale where switched off. Right: a cell for each weight, blue if "
-    return Explorer(figure, draw, controls, alt + "its gradient is the whole model's, else orange.")
+    labels = "back, at attention's norm", "back, at the feed-forward norm"
+    controls = {key: toggle(label) for key, label in zip(SUMS, labels, strict=True)}
+    alt = "Left: a block on two ranks, its sums forward and, pale where switched off, back. Right: a cell for each "
+    return Explorer(figure, draw, controls, alt + "weight, blue if its gradient is the whole model's, else orange.")
 
 
 def _place(name):
@@ -94,95 +137,36 @@ def _models():
                 dim = int(name.endswith(("o_proj", "down_proj")))
                 part.weight = torch.nn.Parameter(part.weight.detach().chunk(2, dim)[rank].clone())
     tokens = held_out_tokens()[None, :49]
-    logits = whole(tokens[:, :-1])
-    F.cross_entropy(logits[0], tokens[0, 1:]).backward()
-    return whole, ranks, tokens, logits.detach()
+    F.cross_entropy(whole(tokens[:, :-1])[0], tokens[0, 1:]).backward()
+    return whole, ranks, tokens
 
 
 @functools.cache
-def _compare(**on):
-    # With these sums: how far rank 0's logits and gradients are off, and both ranks' gradients of the embedding apart.
-    (whole, ranks, tokens, wanted), (cos, sin, _) = _models(), _models()[0].rotation_and_mask(48)
+def _gaps(**on):
+    # With these sums: how far rank 0's gradients are off.
+    (whole, ranks, tokens), (cos, sin, _) = _models(), _models()[0].rotation_and_mask(48)
     streams = [rank.tok_embeddings(tokens[:, :-1]) for rank in ranks]
     for blocks in zip(*(rank.layers for rank in ranks), strict=True):
-        for norm, branch, turn, forward, back in (
-            ("attention_norm", "attention", (cos, sin), on["o"], on["attention"]),
-            ("ffn_norm", "feed_forward", (), on["down"], on["ffn"]),
+        for norm, branch, turn, back in (
+            ("attention_norm", "attention", (cos, sin), on["attention"]),
+            ("ffn_norm", "feed_forward", (), on["ffn"]),
         ):
             read = [getattr(block, norm)(x) for block, x in zip(blocks, streams, strict=True)]
             if back:  # adds 0, and lets both ranks' gradients through
                 read = [own + other - other.detach() for own, other in (read, read[::-1])]
             write = [getattr(block, branch)(x, *turn) for block, x in zip(blocks, read, strict=True)]
-            if forward:  # the other's part comes as mere numbers: autograd knows nothing of them
-                write = [own + other.detach() for own, other in (write, write[::-1])]
+            # the other's part comes as mere numbers: autograd knows nothing of them
+            write = [own + other.detach() for own, other in (write, write[::-1])]
             streams = [x + y for x, y in zip(streams, write, strict=True)]
-    found = [rank.lm_head(rank.final_norm(x)) for rank, x in zip(ranks, streams, strict=True)]
     for rank in ranks:
         rank.zero_grad()
+    found = [rank.lm_head(rank.final_norm(x)) for rank, x in zip(ranks, streams, strict=True)]
     sum(F.cross_entropy(logits[0], tokens[0, 1:]) for logits in found).backward()
     gaps = {}
     for (name, right), mine in zip(whole.named_parameters(), ranks[0].parameters(), strict=True):
-        gaps[name] = _gap(mine.grad, right.grad[tuple(map(slice, mine.shape))])
-    copies = _gap(*(rank.tok_embeddings.weight.grad for rank in ranks))
-    return ((found[0] - wanted).abs().max() / wanted.abs().max()).item(), gaps, copies
-
-
-def _gap(one, other):
-    return ((one - other).norm() / other.norm()).item()
-
-
-COLORS, RANKS = np.array([to_rgb(c) for c in (QUERY, KEY, VALUE, "#9A6FB0", "#C9A227", "#7A7A7A")]), 6
-
-
-def explore_ring() -> Explorer:
-    """A ring all-reduce, step by step: whose numbers are in which piece on which rank."""
-    figure, (table, count) = new_figure(2, width_ratios=[2.1, 1])
-    bare(table, (0, 1), (1.08, -0.08))
-    table.set(aspect="auto", xlabel="a box: a piece of the tensor; its stripes: ranks that are in it")
-    n = np.arange(2, RANKS + 1)
-    count.set(xlim=(1.6, RANKS + 0.4), ylim=(0, 2.15), xticks=n, xlabel="ranks", ylabel="sent by a rank [tensors]")
-    count.plot(n, 2 * (n - 1) / n, "o-", color=PALE)
-    count.text(1.7, 2.03, "two tensors", color=GREY, va="bottom", fontsize=9)
-    count.axhline(2, color=INK, lw=1, ls=":")
-    count.set_title("black: so far; grey: in all")
-
-    # What moves: the map, arrows to the next rank with this step, the names of rows, what a rank has sent.
-    picture = table.imshow(np.ones((2, 2, 3)), extent=(0, 1, 1, 0), aspect="auto")
-    arrows = table.add_collection(LineCollection([], colors=INK, lw=2.5, clip_on=False))
-    (heads,) = table.plot([], [], "v", color=INK, ms=9, clip_on=False)
-    names = [table.text(-0.01, 0, "", ha="right", va="center") for _ in range(RANKS)]
-    (sent,) = count.plot([], [], color=INK, lw=5, solid_capstyle="butt")
-
-    def draw(n, step):
-        last = 2 * (n - 1)
-        step, has = min(step, last), np.eye(n, dtype=bool)[:, None].repeat(n, 1)  # rank, piece, whose numbers
-        for s in range(step):
-            before = has.copy()
-            for rank in range(n):  # all at once: each sends one piece, and the next rank adds it or takes it over
-                has[(rank + 1) % n, (rank - s) % n] |= before[rank, (rank - s) % n]
-        shown = np.where(has[..., None], COLORS[:n], 0.96)  # rank, piece, stripe, colour
-        cells = np.ones((n, 20, n, n + 2, 3))
-        cells[:, 3:17, :, 1:-1] = shown[:, None]
-        picture.set_data(cells.reshape(20 * n, n * (n + 2), 3))
-        places = [((rank - step + 1) % n + 0.5, rank) for rank in range(n)] if step else []
-        wraps = [(x, -1) for x, rank in places if rank == n - 1]  # from the last rank to the first
-        lines = [((x, rank + 0.75), (x, rank + 1.05)) for x, rank in [*places, *wraps]]
-        arrows.set_segments((np.array(lines) / n).clip(-0.07, 1.07) if lines else [])
-        heads.set_data([x / n for x, _ in places], [((rank + 1) % n + 0.08) / n for _, rank in places])
-        for rank, name in enumerate(names):
-            name.set(text=f"rank {rank}" if rank < n else "", y=(rank + 0.5) / n)
-        sent.set_data([n, n], [0, step / n])
-        half, whole = "adds up" if step < n else "hands out", has.all(-1).sum()
-        table.set_title(f"Step {step} of {last} {half}: {whole} of {n * n} pieces are sums of all ranks")
-        return (
-            f"A row is a rank, a box one of the {n} pieces of its tensor, a stripe a rank whose numbers are in it. "
-            f"Each rank has sent {step / n:.2f} of the tensor."
-        )
-
-    controls = {"n": slider("ranks", 4, 2, RANKS), "step": slider("step", 1, 0, 2 * (4 - 1))}
-    controls["n"].observe(lambda change: setattr(controls["step"], "max", 2 * (change["new"] - 1)), names="value")
-    alt = "Left: ranks down, pieces across, a stripe for each rank whose numbers are in, arrows to the next rank. "
-    return Explorer(figure, draw, controls, alt + "Right: what each rank sends, against the number of ranks.")
+        wanted = right.grad[tuple(map(slice, mine.shape))]
+        gaps[name] = ((mine.grad - wanted).norm() / wanted.norm()).item()
+    return gaps
 
 
 HALF, WRONG = 128, "#B00020"  # tokens of each of two ranks; the colour of a position that is off
@@ -236,7 +220,7 @@ def explore_drag() -> Explorer:
         ax.plot(FIRSTS, curve, color=PALE, lw=1.5)
         ax.set(xlim=(-6, 390), ylim=(-0.05 * top, top), xticks=[0, 128, 256, 384], xlabel="rank 1's first position")
         ax.set_title(name, fontsize=10, loc="left")
-        ax.axvline(HALF, color=INK, lw=1, ls="--")
+        ax.axvline(HALF, ymin=0.92, color=INK, lw=1)
 
     # What moves: rank 1's tokens, and a dot on each curve.
     block = strip.add_collection(PolyCollection([], fc=QUERY, alpha=0.7))
@@ -265,42 +249,37 @@ def explore_drag() -> Explorer:
 
 
 def explore_devices() -> Explorer:
-    """The time of a call on 1 to 8 devices (no model here has more KV heads): which number is best?"""
+    """The time to write a token on 1 to 8 devices (no model here has more KV heads): which number is best?"""
     models, devices, top = {"1B": "llama-3.2-1b", "8B": "llama-3-8b", "70B": "llama-2-70b"}, 2 ** np.arange(4), 1.3
-    sizes = {name: 2 * count_parameters(PRESETS[preset]) for name, preset in models.items()}  # bytes; FLOPs of a token
+    reads = {name: 2 * count_parameters(PRESETS[preset]) / 3.35e9 for name, preset in models.items()}  # [ms] on one
     figure, ax = new_figure(1)
-    ax.set(xlim=(-0.6, 3.6), ylim=(0, top), xlabel="devices", ylabel="time of a call (one device: 1)")
+    ax.set(xlim=(-0.6, 3.6), ylim=(0, top), xlabel="devices", ylabel="time to write a token (one device: 1)")
     ax.set_xticks(range(4), devices)
     ax.axhline(1, color=INK, lw=1, ls=":")
+    ax.text(3.35, 0.5 / 8, "reads", color=QUERY, va="center")
 
-    # What moves: what each bar is made of, how many times as fast it is, what the last bar's parts are.
-    bars = [ax.bar(range(4), [0] * 4, width=0.62, fc=color) for color in (QUERY, HIDDEN, KEY)]
+    # What moves: what each bar is made of, how many times as fast it is, where the last bar waits.
+    bars = [ax.bar(range(4), [0] * 4, width=0.62, fc=color) for color in (QUERY, HIDDEN)]
     box = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none"}
     faster = [ax.text(at, 0, "", ha="center", va="bottom", weight="bold", bbox=box) for at in range(4)]
-    works = ax.text(0, 0.5, "", color="white", ha="center", va="center")
-    notes = [ax.text(3.35, 0, text, color=color, va="center") for text, color in (("waits", GREY), ("sends", KEY))]
+    waits = ax.text(3.35, 0, "waits", color=GREY, va="center")
 
-    def draw(model, tokens, wait):
-        config, reads, computes = PRESETS[models[model]], sizes[model] / 3.35e9, sizes[model] * tokens / 989e9  # [ms]
-        n_exchanges, one = 2 * config.n_layers + 2, max(reads, computes)
-        sends = n_exchanges * 2 * (1 - 1 / devices) * tokens * 2 * config.dim / 450e6  # in a ring, 2 bytes a number
-        parts = np.stack([one / devices, n_exchanges * wait * 1e-3 * (devices > 1), sends])
-        tops, times = parts.cumsum(0) / one, parts.sum(0) / one
-        for piece, height, high in zip(sum(bars, ()), (parts / one).flat, tops.flat, strict=True):
+    def draw(model, wait):
+        n_exchanges = 2 * PRESETS[models[model]].n_layers + 2
+        parts = np.stack([reads[model] / devices, n_exchanges * wait * 1e-3 * (devices > 1)])
+        tops, times = parts.cumsum(0) / reads[model], parts.sum(0) / reads[model]
+        for piece, height, high in zip(sum(bars, ()), (parts / reads[model]).flat, tops.flat, strict=True):
             piece.set(y=high - height, height=height)
         for text, time in zip(faster, times, strict=True):
             text.set(y=min(time, top - 0.12) + 0.02, text=f"{1 / time:.1f}×")
-        works.set_text("reads\nweights" if reads > computes else "computes")
-        for note, part, high in zip(notes, parts[1:, -1] / one, tops[1:, -1], strict=True):
-            note.set(y=min(top - 0.05, high - part / 2), visible=bool(part > 0.04))
+        waits.set_y(min(top - 0.05, (tops[0, -1] + tops[1, -1]) / 2))
         best = devices[times.argmin()]
         are = f"{best} devices are best, {1 / min(times):.1f} times as fast as one" if best > 1 else "1 device is best"
         ax.set_title(f"Llama {model}: {are}")
-        told = ", ".join("{}: {:.2f} + {:.2f} + {:.2f}".format(*row) for row in zip(devices, *parts, strict=True))
-        what = "Reading" if reads > computes else "Computing"
-        return f"{n_exchanges} exchanges. {what} + waiting + sending [ms] on {told}. Llama {model}: {are}."
+        told = ", ".join("{}: {:.2f} + {:.2f}".format(*row) for row in zip(devices, *parts, strict=True))
+        return f"{n_exchanges} exchanges. Reading + waiting [ms] on {told}. Llama {model}: {are}."
 
-    tokens, wait = slider("tokens at once", 1, 0, 4, 0.5, log=True), slider("an exchange takes", 15, 1, 100, unit="µs")
-    controls = {"model": switch("model", list(models)[::-1]), "tokens": tokens, "wait": wait}
-    alt = "A bar for each of 1, 2, 4 and 8 devices, the time of a call: reading or computing below, then waiting, then "
-    return Explorer(figure, draw, controls, alt + "sending. A dotted line is one device.")
+    wait = slider("an exchange takes", 15, 1, 100, unit="µs")
+    controls = {"model": switch("model", list(models)[::-1]), "wait": wait}
+    alt = "A bar for each of 1, 2, 4 and 8 devices, the time to write a token: reading below, then waiting. "
+    return Explorer(figure, draw, controls, alt + "A dotted line is one device.")
