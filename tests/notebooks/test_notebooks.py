@@ -190,7 +190,7 @@ def test_a_notebook_is_told_in_full_and_has_no_more_ideas_than_a_lesson_holds(st
     solutions = next((n for n, text in enumerate(texts) if text.startswith("## Solutions")), len(texts))
     exercises = next((n for n, text in enumerate(texts) if text.startswith("## Exercises")), len(texts))
     words = [reading.words_in(text) for text in texts[:solutions]]
-    assert sum(words) <= {"05": 4300}.get(stem[:2], 3600)
+    assert sum(words) <= {"05": 3900}.get(stem[:2], 3600)
     assert max(n for n, text in zip(words, texts[:solutions], strict=True) if "## From earlier" not in text) <= 150
     assert sum("**Predict.**" in text for text in texts[:exercises]) <= 9
     assert sum(bool(re.match(r"## \d\.\d", text)) for text in texts[:exercises]) <= 8
