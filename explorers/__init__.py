@@ -3,8 +3,8 @@
 Each `explore_*` draws its figure once and then only moves what is on it, so a redraw takes a few hundredths of a
 second. The maths is that of `helpers.model`; colours and their meanings are those of `helpers.plots`.
 
-A file is loaded when one of its explorers is asked for. `circuit` and `leaky` are small models that notebooks 05 and 06
-train, and `drawings` has two pictures that stand still.
+A file is loaded when one of its explorers is asked for. `circuit` and `leaky` are small models of notebooks
+05 and 06, and `drawings` has two pictures that stand still.
 """
 
 from importlib import import_module

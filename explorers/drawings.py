@@ -30,9 +30,9 @@ def plot_head_wiring(n_heads: int, n_kv_heads: int, *, ax=None, title=None) -> A
     return ax
 
 
-def plot_llama_map(*, shapes=("(B, T)", "(B, T, D)", "(B, T, V)"), ax=None, title=None) -> Axes:
+def plot_llama_map(*, shapes=("(B, T)", "(B, T, D)", "(B, T, V)"), title=None) -> Axes:
     """One LLaMA from token ids to logits, with the shapes of ids, stream and logits as texts at its arrows."""
-    ax = plt.subplots(figsize=(8.0, 4.2))[1] if ax is None else ax
+    _, ax = plt.subplots(figsize=(8.0, 4.2))
 
     def box(x, y, text):
         ax.add_patch(Rectangle((x - 0.75, y - 0.25), 1.5, 0.5, fc="white", ec=INK, lw=1.2, zorder=3))

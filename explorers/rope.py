@@ -155,12 +155,8 @@ def explore_reach() -> Explorer:
 
     alt = "Sixteen clocks with the angles met in training and the new ones; the extra loss of each token of a long "
     alt += "text against its position, as trained and now."
-    return Explorer(figure, draw, {}, alt, clock_parts(clocks, centres), several=True)
-
-
-def clock_parts(ax, centres):
-    """The parts of an Explorer for sixteen clocks at these centres: {"pair i": where}."""
-    return {f"pair {i}": within(ax, x - 1.3, y - 1.8, x + 1.3, y + 1.15) for i, (x, y) in enumerate(centres)}
+    parts = {f"pair {i}": within(clocks, x - 1.3, y - 1.8, x + 1.3, y + 1.15) for i, (x, y) in enumerate(centres)}
+    return Explorer(figure, draw, {}, alt, parts, several=True)
 
 
 def draw_clocks(ax):

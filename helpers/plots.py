@@ -107,11 +107,11 @@ def to_numpy(values) -> np.ndarray:
     return values.detach().float().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
 
 
-def _axes(ax: Axes | None, size=FULL, labels=(), shape=()) -> Axes:
+def _square(ax: Axes | None, labels=(), shape=()) -> Axes:
     for some, n in zip(labels, shape, strict=True):  # before a figure is made, which would stay open
         if some is not None and len(some) != n:
             raise ValueError(f"{len(some)} labels for {n} positions, {list(some)[:9]}: pass one text for each.")
-    return plt.subplots(figsize=size)[1] if ax is None else ax
+    return plt.subplots(figsize=SQUARE)[1] if ax is None else ax
 
 
 # --------------------------------------------------------------------------------------------- mask lens
@@ -125,7 +125,7 @@ def plot_visible(visible, *, ax=None, title=None, query_labels=None, key_labels=
         query_labels, key_labels: texts for the rows and columns; default: positions.
     """
     visible = _mask("plot_visible", visible)
-    ax = _axes(ax, SQUARE, (query_labels, key_labels), visible.shape)
+    ax = _square(ax, (query_labels, key_labels), visible.shape)
     _hatch_hidden(ax, visible)
     ax.set_xticks(np.arange(visible.shape[1] + 1) - 0.5, minor=True)
     ax.set_yticks(np.arange(visible.shape[0] + 1) - 0.5, minor=True)
@@ -145,12 +145,12 @@ def plot_attention(weights, *, visible=None, ax=None, title=None, vmax=1.0) -> A
     if visible is not None and seen.shape != np.shape(weights):
         raise ValueError(f"visible has shape {seen.shape}, weights {tuple(np.shape(weights))}: pass one for each.")
     weights = _grid("plot_attention", weights, lambda w: (w >= 0) & (w < np.inf), "of weights from 0 on", seen)
-    ax = _axes(ax, SQUARE)
+    ax = _square(ax)
     if visible is not None:
         weights = np.where(seen, weights, np.nan)
         _hatch_hidden(ax, seen)
     ax.imshow(weights, cmap="Blues", norm=Normalize(0, vmax))
-    return _query_key_axes(ax, weights.shape, title, None, None)
+    return _query_key_axes(ax, weights.shape, title)
 
 
 def _grid(name, values, allowed, instead, seen=True):
@@ -178,7 +178,7 @@ def _hatch_hidden(ax, visible):
         ax.add_patch(PathPatch(path, fc=HIDDEN, ec=HATCH, hatch="///", lw=0, zorder=0.5))
 
 
-def _query_key_axes(ax, shape, title, query_labels, key_labels):
+def _query_key_axes(ax, shape, title, query_labels=None, key_labels=None):
     n_query, n_key = shape
     ax.set(xlim=(-0.5, n_key - 0.5), ylim=(n_query - 0.5, -0.5), aspect="equal", title=title)
     ax.set(xlabel="key position [token]", ylabel="query position [token]")
